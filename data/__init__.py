@@ -1,0 +1,1 @@
+"""What telemetry is, where it comes from and where it lives."""

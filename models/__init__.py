@@ -1,0 +1,1 @@
+"""Forecaster, baselines, guard and the bundle that serving loads."""

@@ -1,0 +1,1 @@
+"""The guard: holds false alarms at or under their budget."""

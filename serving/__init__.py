@@ -1,0 +1,1 @@
+"""Predictor, controller, gateways and the HTTP service."""

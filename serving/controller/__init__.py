@@ -1,0 +1,1 @@
+"""The admission rules: pure in-memory Python, clock passed in, no I/O."""
