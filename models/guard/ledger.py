@@ -93,7 +93,7 @@ class Ledger:
         return max((t_s for t_s in (self.asked_s, self.settled_s) if t_s is not None), default=None)
 
     def share(self, length_s: int) -> float:
-        """Charges over calm ticks in the window of that length, as of the latest tick; NaN if none is calm."""
+        """Charges over calm ticks in the window of that length, as of the latest tick; NaN if none calm."""
         for book in self._books:
             if book.length_s == length_s:
                 return len(book.charged) / len(book.calm) if book.calm else float("nan")
