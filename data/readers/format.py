@@ -1,0 +1,90 @@
+"""A trace format as data: its columns, how they map to the request schema, and the check of every row."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from data.readers.batch import POLARS_QUARANTINE, Batch
+from data.readers.fields import Field
+from data.schema import POLARS_REQUESTS
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A trace format: the columns that a file must and may have, and the fields read from them.
+
+    `kinds` says how the rows are written: csv, jsonl or parquet. `constants` are schema columns that no
+    single trace column gives.
+    """
+
+    name: str
+    title: str
+    kinds: tuple[str, ...]
+    required: tuple[str, ...]
+    fields: tuple[Field, ...]
+    optional: tuple[str, ...] = ()
+    constants: Mapping[str, pl.Expr] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that a file of this format may have."""
+        return (*self.required, *self.optional)
+
+    @property
+    def own_ids(self) -> bool:
+        """True where the rows bring their own request_id, which may then repeat."""
+        return "request_id" in self.required
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a file as text, before any check.
+
+    `values` has one String column per trace column and `line` (Int64); `broken` are lines that are no row
+    at all, with the reason; `raw` gives the text of lines.
+    """
+
+    values: pl.DataFrame
+    broken: Sequence[tuple[int, str]]
+    raw: Callable[[Sequence[int]], list[str]]
+
+
+def check(rows: Rows, form: Format, *, source: str, file: str, lines_before: int) -> Batch:
+    """Cast the rows to the request schema; rows that break a rule go to quarantine with the first reason.
+
+    `lines_before` lines of the file come before its first row: requests without an id of their own are
+    called "<source>:<row number>".
+    """
+    fields = [f for f in form.fields if f.raw in rows.values.columns]
+    given = {f.column: f.value for f in fields} | dict(form.constants)
+    given["source"] = pl.lit(source)
+    if not form.own_ids:
+        given["request_id"] = pl.format("{}:{}", pl.lit(source), pl.col("line") - lines_before)
+    read = (
+        rows.values.lazy()
+        .select(
+            *(
+                given.get(name, pl.lit(None)).cast(dtype).alias(name)
+                for name, dtype in POLARS_REQUESTS.items()
+            ),
+            pl.any_horizontal(f.bad for f in fields).alias("bad"),
+        )
+        .collect()
+    )
+    bad = read["bad"]
+    read = read.drop("bad")
+    if not bad.any() and not rows.broken:
+        return Batch(read, pl.DataFrame(schema=POLARS_QUARANTINE))
+    reasons = rows.values.filter(bad).select(
+        "line", pl.coalesce(pl.when(f.bad).then(f.reason) for f in fields).alias("reason")
+    )
+    quarantined = sorted([*reasons.iter_rows(), *rows.broken])
+    lines = [line for line, _ in quarantined]
+    quarantine = pl.DataFrame(
+        {"line": lines, "reason": [reason for _, reason in quarantined], "raw": rows.raw(lines)}
+    )
+    quarantine = quarantine.select(
+        pl.lit(source).alias("source"), pl.lit(file).alias("file"), "line", "reason", "raw"
+    )
+    return Batch(read.filter(~bad), quarantine.cast(dict(POLARS_QUARANTINE)))  # type: ignore[arg-type]
