@@ -19,5 +19,5 @@ FORMAT = Format(
         tokens("prompt_tokens", "ContextTokens"),
         tokens("output_tokens", "GeneratedTokens"),
     ),
-    constants={"outcome": pl.lit("served")},
+    derived={"outcome": pl.lit("served")},
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from data.readers.fields import Field, seconds, since_epoch, text, tokens, whole
+from data.readers.fields import Field, seconds, since_epoch, text, tokens
 from data.readers.format import Format
 from data.schema import UTC_US
 
@@ -18,7 +18,12 @@ def _finished_at() -> Field:
     """Arrival plus Elapsed time, which runs to the last token."""
     elapsed = seconds("finished_at", "Elapsed time", required=False)
     micros = since_epoch("Timestamp").cast(pl.Int64) + elapsed.value.cast(pl.Int64)
-    return replace(elapsed, value=micros.cast(UTC_US), rule="a number of seconds, 0 or more")
+    return replace(
+        elapsed,
+        value=micros.cast(UTC_US),
+        rule="a number of seconds, 0 or more",
+        wrong=pl.col("finished_at") < pl.col("arrived_at"),
+    )
 
 
 FORMAT = Format(
@@ -36,7 +41,7 @@ FORMAT = Format(
         tokens("output_tokens", "Response tokens"),
         _finished_at(),
     ),
-    constants={
-        "outcome": pl.when(whole("Response tokens") == 0).then(pl.lit("failed")).otherwise(pl.lit("served"))
+    derived={
+        "outcome": pl.when(pl.col("output_tokens") == 0).then(pl.lit("failed")).otherwise(pl.lit("served"))
     },
 )

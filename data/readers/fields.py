@@ -6,6 +6,7 @@ expression gives null where the text breaks the rule; an empty field is unknown,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import polars as pl
 
@@ -14,30 +15,38 @@ from data.schema import UTC_US
 MAX_TOKENS = 10_000_000
 """More tokens than any context window: above it a count is a mistake."""
 
-MAX_SECONDS = 7_258_118_400
-"""2200-01-01 as Unix time: a later arrival is a wrong unit."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+YEAR_2200 = datetime(2200, 1, 1, tzinfo=UTC)
+"""A later time is a number in the wrong unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One schema column read from one trace column: its value, and the rule that the value keeps."""
+    """One schema column read from one trace column, and the rule that it keeps.
+
+    `value` reads the text, null where it can't; `wrong`, over schema columns, is true for values that read
+    well and still break the rule.
+    """
 
     column: str
     raw: str
     value: pl.Expr
     rule: str
     required: bool = True
+    wrong: pl.Expr | None = None
 
     @property
     def bad(self) -> pl.Expr:
-        """True where the row must go to quarantine."""
-        missing = self.value.is_null()
-        return missing if self.required else missing & pl.col(self.raw).fill_null("").ne("")
+        """True where the row must go to quarantine; over schema columns beside their raw text."""
+        missing = pl.col(self.column).is_null()
+        if not self.required:
+            missing &= pl.col(raw_name(self.raw)).fill_null("").ne("")
+        return missing if self.wrong is None else missing | self.wrong.fill_null(False)
 
     @property
     def reason(self) -> pl.Expr:
         """The sentence for the quarantine, such as "ContextTokens must be ...; got '-4'"."""
-        got = pl.col(self.raw)
+        got = pl.col(raw_name(self.raw))
         return (
             pl.when(got.fill_null("") == "")
             .then(pl.lit(f"{self.raw} must be {self.rule}; the row has none"))
@@ -45,6 +54,11 @@ class Field:
                 pl.format("{} must be {}; got '{}'", pl.lit(self.raw), pl.lit(self.rule), got.str.head(40))
             )
         )
+
+
+def raw_name(raw: str) -> str:
+    """Where a trace column stands beside the schema columns, which may have the same name."""
+    return f"raw {raw}"
 
 
 def text(column: str, raw: str, *, required: bool = True) -> Field:
@@ -63,42 +77,34 @@ def choice(column: str, raw: str, choices: Sequence[str], *, required: bool = Fa
 
 def tokens(column: str, raw: str, *, required: bool = True) -> Field:
     """A count of tokens; "12.0" counts as 12, since many tools write integers with gaps that way."""
-    value = whole(raw)
-    return Field(
-        column,
-        raw,
-        pl.when(value.is_between(0, MAX_TOKENS)).then(value),
-        f"a whole number from 0 to {MAX_TOKENS}",
-        required,
-    )
-
-
-def whole(raw: str) -> pl.Expr:
-    """Text to Int64, null where it is not a whole number."""
-    return pl.col(raw).str.strip_chars().str.strip_suffix(".0").cast(pl.Int64, strict=False)
+    value = pl.col(raw).str.strip_chars().str.strip_suffix(".0").cast(pl.Int64, strict=False)
+    outside = ~pl.col(column).is_between(0, MAX_TOKENS)
+    return Field(column, raw, value, f"a whole number from 0 to {MAX_TOKENS}", required, outside)
 
 
 def seconds(column: str, raw: str, *, per_second: int = 1, required: bool = True) -> Field:
     """A time since the Unix epoch, in seconds or, with per_second=1000, milliseconds."""
+    unit = {1: "seconds", 1000: "milliseconds"}[per_second]
+    outside = ~pl.col(column).is_between(EPOCH, YEAR_2200)
     return Field(
         column,
         raw,
         since_epoch(raw, per_second),
-        f"a number of {'milliseconds' if per_second == 1000 else 'seconds'} from 0 to the year 2200",
+        f"a number of {unit} from 0 to the year 2200",
         required,
+        outside,
     )
 
 
 def since_epoch(raw: str, per_second: int = 1) -> pl.Expr:
-    """Text with a number of seconds (or parts of them) to a UTC time.
+    """Text with a number of seconds (or parts of them) to a UTC time; null for NaN and infinities.
 
     A fraction is rounded to the microsecond but never up to the next second.
     """
     value = pl.col(raw).str.strip_chars().cast(pl.Float64, strict=False) / per_second
-    whole_second = value.floor()
-    micros = ((value - whole_second) * 1e6).round().clip(upper_bound=999_999)
-    inside = value.is_between(0, MAX_SECONDS)  # false for NaN and infinities too
-    return pl.when(inside).then(whole_second * 1_000_000 + micros).cast(pl.Int64).cast(UTC_US)
+    last_of_second = value.floor() * 1e6 + 999_999
+    micros = pl.min_horizontal((value * 1e6 + 0.5).floor(), last_of_second)
+    return micros.cast(pl.Int64, strict=False).cast(UTC_US)
 
 
 def timestamp(column: str, raw: str, *, numbers: bool = False, required: bool = True) -> Field:
@@ -113,7 +119,8 @@ def timestamp(column: str, raw: str, *, numbers: bool = False, required: bool = 
     if numbers:
         forms.append(since_epoch(raw))
         rule += " or a number of seconds since 1970"
-    return Field(column, raw, pl.coalesce(forms).cast(UTC_US), rule, required)
+    outside = pl.col(column) >= YEAR_2200
+    return Field(column, raw, pl.coalesce(forms).cast(UTC_US), rule, required, outside)
 
 
 def integers(column: str, raw: str, *, required: bool = True) -> Field:

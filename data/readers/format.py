@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from data.readers.batch import POLARS_QUARANTINE, Batch
-from data.readers.fields import Field
+from data.readers.fields import Field, raw_name
 from data.schema import POLARS_REQUESTS
 
 
@@ -14,8 +14,8 @@ from data.schema import POLARS_REQUESTS
 class Format:
     """A trace format: the columns that a file must and may have, and the fields read from them.
 
-    `kinds` says how the rows are written: csv, jsonl or parquet. `constants` are schema columns that no
-    single trace column gives.
+    `kinds` says how the rows are written: csv, jsonl or parquet. `derived` are schema columns that no
+    trace column gives, as expressions over those that one does.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Format:
     required: tuple[str, ...]
     fields: tuple[Field, ...]
     optional: tuple[str, ...] = ()
-    constants: Mapping[str, pl.Expr] = field(default_factory=dict)
+    derived: Mapping[str, pl.Expr] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,28 +57,30 @@ def check(rows: Rows, form: Format, *, source: str, file: str, lines_before: int
     called "<source>:<row number>".
     """
     fields = [f for f in form.fields if f.raw in rows.values.columns]
-    given = {f.column: f.value for f in fields} | dict(form.constants)
+    given = {f.column: f.value for f in fields}
     given["source"] = pl.lit(source)
     if not form.own_ids:
         given["request_id"] = pl.format("{}:{}", pl.lit(source), pl.col("line") - lines_before)
     read = (
         rows.values.lazy()
         .select(
+            "line",
             *(
                 given.get(name, pl.lit(None)).cast(dtype).alias(name)
                 for name, dtype in POLARS_REQUESTS.items()
             ),
+            *(pl.col(f.raw).alias(raw_name(f.raw)) for f in fields),
+        )
+        .with_columns(
+            *(value.alias(name) for name, value in form.derived.items()),
             pl.any_horizontal(f.bad for f in fields).alias("bad"),
         )
         .collect()
     )
-    bad = read["bad"]
-    read = read.drop("bad")
-    if not bad.any() and not rows.broken:
-        return Batch(read, pl.DataFrame(schema=POLARS_QUARANTINE))
-    reasons = rows.values.filter(bad).select(
-        "line", pl.coalesce(pl.when(f.bad).then(f.reason) for f in fields).alias("reason")
-    )
+    requests = read.select(list(POLARS_REQUESTS))
+    if not read["bad"].any() and not rows.broken:
+        return Batch(requests, pl.DataFrame(schema=POLARS_QUARANTINE))
+    reasons = read.filter("bad").select("line", pl.coalesce(pl.when(f.bad).then(f.reason) for f in fields))
     quarantined = sorted([*reasons.iter_rows(), *rows.broken])
     lines = [line for line, _ in quarantined]
     quarantine = pl.DataFrame(
@@ -87,4 +89,4 @@ def check(rows: Rows, form: Format, *, source: str, file: str, lines_before: int
     quarantine = quarantine.select(
         pl.lit(source).alias("source"), pl.lit(file).alias("file"), "line", "reason", "raw"
     )
-    return Batch(read.filter(~bad), quarantine.cast(dict(POLARS_QUARANTINE)))  # type: ignore[arg-type]
+    return Batch(requests.filter(~read["bad"]), quarantine.cast(dict(POLARS_QUARANTINE)))  # type: ignore[arg-type]

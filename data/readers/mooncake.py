@@ -23,5 +23,5 @@ FORMAT = Format(
         tokens("output_tokens", "output_length"),
         integers("block_hashes", "hash_ids"),
     ),
-    constants={"outcome": pl.lit("served"), "block_tokens": pl.lit(BLOCK_TOKENS, dtype=pl.Int32)},
+    derived={"outcome": pl.lit("served"), "block_tokens": pl.lit(BLOCK_TOKENS, dtype=pl.Int32)},
 )

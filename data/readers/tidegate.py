@@ -33,17 +33,16 @@ def _field(name: str) -> Field:
 
 def _fields() -> tuple[Field, ...]:
     fields = {column.name: _field(column.name) for column in REQUESTS if column.name != "source"}
-    prompt, cached = fields["prompt_tokens"], fields["cached_tokens"]
-    arrived, finished = fields["arrived_at"], fields["finished_at"]
+    finished = fields["finished_at"]
     fields["cached_tokens"] = replace(
-        cached,
-        value=pl.when(cached.value <= prompt.value).then(cached.value),
+        fields["cached_tokens"],
         rule="a whole number from 0 to prompt_tokens",
+        wrong=~pl.col("cached_tokens").is_between(0, pl.col("prompt_tokens")),
     )
     fields["finished_at"] = replace(
         finished,
-        value=pl.when(finished.value >= arrived.value).then(finished.value),
         rule=f"{finished.rule}, and not before arrived_at",
+        wrong=pl.col("finished_at") < pl.col("arrived_at"),
     )
     return tuple(fields.values())
 
