@@ -87,7 +87,7 @@ def play(ledger: Ledger | PlainLedger, calls: list[tuple]) -> list[bool]:
 
 
 @given(calm_starts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_equals_the_plain_rule(calls: list[tuple]):
     ledger, plain = Ledger(SMALL), PlainLedger(SMALL)
     assert play(ledger, calls) == play(plain, calls)
@@ -102,7 +102,7 @@ def test_equals_the_plain_rule(calls: list[tuple]):
 
 
 @given(calm_starts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_false_alarms_keep_their_share_of_every_window_and_of_every_prefix(calls: list[tuple]):
     ledger = Ledger(SMALL)
     answers = play(ledger, calls)
@@ -122,7 +122,7 @@ def test_false_alarms_keep_their_share_of_every_window_and_of_every_prefix(calls
 
 
 @given(calm_starts(), st.integers(0, 200))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_restart_changes_nothing(calls: list[tuple], at: int):
     unbroken, stopped = Ledger(SMALL), Ledger(SMALL)
     play(unbroken, calls[:at])
