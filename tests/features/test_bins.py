@@ -41,6 +41,12 @@ def test_work_is_uncached_prompt_and_output_by_second_of_arrival():
     assert bins.mean_work == (85 + 10 + 8 + 0) / 4
 
 
+def test_requests_without_work_are_bins_of_zero():
+    bins = bin_work(frame([(0, 8, 8, None), (2_000_000, 0, None, 0)]))
+    assert bins.work.tolist() == [0, 0, 0]
+    assert (bins.mean_work, bins.mean_square_work) == (0.0, 0.0)
+
+
 def test_seconds_before_the_origin_round_down():
     arrivals = pl.DataFrame({"arrived_at": pl.Series([-1, 0]).cast(pl.Datetime("us", "UTC"))})
     assert arrivals.select(seconds_since(0)).to_series().to_list() == [-1, 0]

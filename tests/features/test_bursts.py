@@ -45,6 +45,7 @@ def test_equals_the_plain_definition_when_every_window_is_full(capacity: float |
     work = spiky(7, 4_500)
     plain = reference.burst_seconds(work.tolist(), 500.0, 400_000.0, capacity)
     assert burst_seconds(bins(work), capacity).tolist() == plain
+    np.testing.assert_allclose(baseline(work), reference.baseline(work.tolist()), rtol=1e-12)
     assert any(plain) == (capacity != 1e9)
     assert pairs(find_events(bins(work), capacity)) == reference.events(plain)
 

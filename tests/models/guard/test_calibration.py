@@ -93,6 +93,13 @@ def test_without_thinning_the_promise_breaks():
     assert np.mean([1 - NormalDist().cdf(t) > 0.05 for t in thresholds]) > 0.2
 
 
+def test_threshold_of_independent_scores_is_the_order_statistic():
+    scores = np.random.default_rng(0).permutation(1_000) / 1_000
+    result = calibrate(scores, everywhere(scores))
+    assert result.step == 1
+    assert result.threshold == (order_statistic(1_000, 0.05, 0.95) - 1) / 1_000 == 0.961
+
+
 def test_only_negative_ticks_count():
     scores = np.random.default_rng(0).random(2_000)
     negative = np.arange(2_000) % 2 == 0
