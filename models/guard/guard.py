@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from data.errors import InputError
 from models.guard.ledger import Ledger
 
@@ -15,6 +18,9 @@ AIM = 0.045
 """Share that the threshold steers for: a little under the budget, so that the ledger seldom has to refuse."""
 STEP = 0.02
 """How far one false alarm tick moves the threshold, as a share of its scale."""
+
+SMALLEST_P = 1e-7
+"""Probabilities nearer to 0 or 1 than this score alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,16 @@ class Verdict:
     alarm: bool
     threshold: float | None
     denied: bool
+
+
+def alarm_score(p_onset: ArrayLike) -> NDArray[np.float64]:
+    """Score that the guard works on: the logit of an onset's probability, any shape; finite at 0 and 1.
+
+    >>> alarm_score([0.0, 0.5, 0.9]).round(2).tolist()
+    [-16.12, 0.0, 2.2]
+    """
+    p = np.clip(np.asarray(p_onset, dtype=np.float64), SMALLEST_P, 1.0 - SMALLEST_P)
+    return np.asarray(np.log(p / (1.0 - p)))
 
 
 class Guard:
