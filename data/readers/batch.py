@@ -20,10 +20,14 @@ POLARS_QUARANTINE: dict[str, DataType] = {column.name: column.polars for column 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some consecutive rows of a trace: `requests` in POLARS_REQUESTS, `quarantine` in POLARS_QUARANTINE."""
+    """Some consecutive rows of a trace: `requests` in POLARS_REQUESTS, `quarantine` in POLARS_QUARANTINE.
+
+    `size_bytes` is their share of the file, for progress bars.
+    """
 
     requests: pl.DataFrame
     quarantine: pl.DataFrame
+    size_bytes: int
 
     @property
     def rows(self) -> int:

@@ -48,6 +48,7 @@ class Rows:
     values: pl.DataFrame
     broken: Sequence[tuple[int, str]]
     raw: Callable[[Sequence[int]], list[str]]
+    size_bytes: int
 
 
 def check(rows: Rows, form: Format, *, source: str, file: str, lines_before: int) -> Batch:
@@ -79,14 +80,15 @@ def check(rows: Rows, form: Format, *, source: str, file: str, lines_before: int
     )
     requests = read.select(list(POLARS_REQUESTS))
     if not read["bad"].any() and not rows.broken:
-        return Batch(requests, pl.DataFrame(schema=POLARS_QUARANTINE))
+        return Batch(requests, pl.DataFrame(schema=POLARS_QUARANTINE), rows.size_bytes)
     reasons = read.filter("bad").select("line", pl.coalesce(pl.when(f.bad).then(f.reason) for f in fields))
     quarantined = sorted([*reasons.iter_rows(), *rows.broken])
     lines = [line for line, _ in quarantined]
     quarantine = pl.DataFrame(
         {"line": lines, "reason": [reason for _, reason in quarantined], "raw": rows.raw(lines)}
+    ).with_columns(source=pl.lit(source), file=pl.lit(file))
+    return Batch(
+        requests.filter(~read["bad"]),
+        quarantine.select(pl.col(name).cast(dtype) for name, dtype in POLARS_QUARANTINE.items()),
+        rows.size_bytes,
     )
-    quarantine = quarantine.select(
-        pl.lit(source).alias("source"), pl.lit(file).alias("file"), "line", "reason", "raw"
-    )
-    return Batch(requests.filter(~read["bad"]), quarantine.cast(dict(POLARS_QUARANTINE)))  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def _plain_csv(block: Block, header: Sequence[str]) -> Rows | None:
         return None  # a line with too many fields, or bytes that are not UTF-8
     if values.height != lines:
         return None
-    return Rows(values.with_columns(_line_numbers(block.first, lines)), (), block.raw)
+    return Rows(values.with_columns(_line_numbers(block.first, lines)), (), block.raw, len(block.text))
 
 
 def _careful_csv(block: Block, header: Sequence[str]) -> Rows:
@@ -99,7 +99,7 @@ def _careful_csv(block: Block, header: Sequence[str]) -> Rows:
                 good.append([*(text or None for text in fields), number])
             else:
                 broken.append((number, f"the line has {len(fields)} fields, the header has {len(header)}"))
-    return Rows(_text_frame(good, header), broken, block.raw)
+    return Rows(_text_frame(good, header), broken, block.raw, len(block.text))
 
 
 def json_rows(path: Path, columns: Sequence[str], block_bytes: int) -> Iterator[Rows]:
@@ -120,7 +120,7 @@ def json_rows(path: Path, columns: Sequence[str], block_bytes: int) -> Iterator[
                 broken.append((number, f"unknown key '{min(unknown)}'"))
             else:
                 good.append([*(_json_text(row.get(name)) for name in columns), number])
-        yield Rows(_text_frame(good, columns), broken, block.raw)
+        yield Rows(_text_frame(good, columns), broken, block.raw, len(block.text))
 
 
 def _json_text(value: object) -> str | None:

@@ -35,6 +35,7 @@ def parquet_rows(path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Rows]:
             ),
             (),
             partial(_raw, values, start + 1),
+            path.stat().st_size * values.height // rows,
         )
 
 

@@ -1,0 +1,140 @@
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from data.errors import InputError
+from data.lake import TABLES, Lake
+from data.readers import POLARS_QUARANTINE
+from data.schema import POLARS_REQUESTS
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def requests(source: str, ids: list[str], start_s: float = 0.0) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "source": [source] * len(ids),
+            "request_id": ids,
+            "arrived_at": [EPOCH + timedelta(seconds=start_s + n) for n in range(len(ids))],
+            "prompt_tokens": [10] * len(ids),
+        },
+        schema_overrides={"arrived_at": POLARS_REQUESTS["arrived_at"]},
+    )
+
+
+def test_what_is_appended_comes_back_by_arrival(tmp_path: Path) -> None:
+    full = requests("s", ["s:9", "s:10", "s:11"]).with_columns(
+        arrived_at=pl.lit(EPOCH + timedelta(microseconds=1)),
+        block_hashes=pl.Series([[1, 2], [], None], dtype=pl.List(pl.Int64)),
+        block_tokens=pl.lit(512, pl.Int32),
+        finished_at=pl.lit(EPOCH + timedelta(seconds=2.5)),
+    )
+    with Lake(tmp_path) as lake:
+        lake.append_requests(full.reverse())
+        lake.append_requests(requests("other", ["x"]))
+        back = lake.requests("s")
+        assert dict(back.schema) == POLARS_REQUESTS
+        assert back["request_id"].to_list() == ["s:9", "s:10", "s:11"]
+        assert back.select(full.columns).equals(full.cast({"arrived_at": back["arrived_at"].dtype}))
+        assert back["lane"].null_count() == 3
+        assert lake.requests()["source"].to_list() == ["other", "s", "s", "s"]
+
+
+def test_many_rows_come_back_in_order(tmp_path: Path) -> None:
+    count = 300_000
+    frame = pl.DataFrame({"n": range(count)}).select(
+        source=pl.lit("s"),
+        request_id=pl.format("s:{}", "n"),
+        arrived_at=(pl.col("n") // 3).cast(POLARS_REQUESTS["arrived_at"]),
+        prompt_tokens="n",
+    )
+    with Lake(tmp_path) as lake:
+        lake.append_requests(frame.sample(fraction=1, shuffle=True, seed=1))
+        assert lake.requests("s")["prompt_tokens"].equals(frame["prompt_tokens"])
+
+
+def test_a_lake_lasts_and_may_move(tmp_path: Path) -> None:
+    with Lake(tmp_path / "a") as lake:
+        lake.append_requests(requests("s", [f"{n}" for n in range(200)]))
+    (tmp_path / "a").rename(tmp_path / "b")
+    with Lake(tmp_path / "b") as lake:
+        assert lake.sources().rows() == [("s", 200, EPOCH, EPOCH + timedelta(seconds=199))]
+
+
+def test_an_empty_lake_has_every_table(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        for table in TABLES:
+            frame = lake.query(f"FROM lake.{table.name}")
+            assert frame.columns == [column.name for column in table.columns]
+            assert [*frame.schema.values()] == [column.polars for column in table.columns]
+        assert lake.sources().height == 0
+        assert lake.requests("nobody").height == 0
+        lake.append_requests(pl.DataFrame(schema=POLARS_REQUESTS))
+        assert lake.requests().height == 0
+
+
+def test_quarantine(tmp_path: Path) -> None:
+    row = {"source": "s", "file": "f.csv", "line": 3, "reason": "it is 'bad'", "raw": "a,b\u2028c"}
+    with Lake(tmp_path) as lake:
+        lake.append_quarantine(pl.DataFrame([row], schema=POLARS_QUARANTINE))
+        assert lake.query("FROM lake.quarantine").to_dicts() == [row]
+
+
+def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+
+        def write() -> None:
+            lake.insert("requests", requests("s", ["a"]))
+            raise KeyError("in the middle")
+
+        with pytest.raises(KeyError):
+            lake.transact(write)
+        assert lake.requests().height == 0
+        with pytest.raises(duckdb.ConstraintException):
+            lake.append_requests(requests("s", ["a"]).drop("prompt_tokens"))
+        lake.append_requests(requests("s", ["a"]))
+        assert lake.requests().height == 1
+
+
+def test_a_file_in_the_way_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("")
+    with pytest.raises(InputError, match="can't be a lake"):
+        Lake(tmp_path / "lake")
+
+
+def write_some(folder: Path, source: str, appends: int) -> None:
+    with Lake(folder) as lake:
+        for n in range(appends):
+            # Small appends stay in the catalog, larger ones become Parquet: both must hold.
+            size = 2 if n % 2 else 40
+            lake.append_requests(requests(source, [f"{n}-{k}" for k in range(size)], start_s=n))
+
+
+def test_two_writing_processes_and_a_reader_lose_no_row(tmp_path: Path) -> None:
+    appends = 12
+    writers = [
+        subprocess.Popen([sys.executable, __file__, tmp_path, source, str(appends)])
+        for source in ("one", "two")
+    ]
+    seen = [0]
+    with Lake(tmp_path) as lake:
+        while any(writer.poll() is None for writer in writers):
+            seen.append(lake.requests().height)
+            time.sleep(0.02)
+        for writer in writers:
+            assert writer.wait() == 0
+        rows = appends // 2 * (2 + 40)
+        assert lake.sources()["rows"].to_list() == [rows, rows]
+        assert lake.requests().select("source", "request_id").n_unique() == 2 * rows
+    assert seen == sorted(seen)  # what was seen once never vanishes
+    assert all(count % 2 == 0 for count in seen)  # and no append is seen in part
+
+
+if __name__ == "__main__":
+    write_some(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
