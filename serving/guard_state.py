@@ -1,0 +1,65 @@
+"""The guard's budget on disk: a restart must not reset it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from data.errors import InputError
+from models.bundle import Manifest
+from models.guard.guard import Guard
+
+VERSION = 1
+
+
+def load_guard(path: Path, bundle_version: str, manifest: Manifest) -> Guard:
+    """Restore the guard from ``path``, or start it afresh where there is no file.
+
+    A state that another bundle left keeps the ledger, which is the gate's, and takes this bundle's threshold.
+
+    Raises:
+        InputError: when the file can't be read or is damaged; a budget is never reset silently.
+
+    """
+    fresh = Guard(manifest.guard.threshold)
+    try:
+        state = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return fresh
+    except OSError as error:
+        raise InputError(f"Guard state {path} can't be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise InputError(_damaged(path, f"it is not JSON ({error})")) from error
+    if (
+        not isinstance(state, dict)
+        or state.get("version") != VERSION
+        or not isinstance(state.get("guard"), dict)
+    ):
+        raise InputError(_damaged(path, f"it has no guard state of version {VERSION}"))
+    try:
+        # Ticks of the process before can't be judged any more: their charges stand to the end.
+        guard = Guard.from_dict({**state["guard"], "unsettled": []})
+    except InputError as error:
+        raise InputError(_damaged(path, str(error))) from error
+    if state.get("bundle") == bundle_version:
+        return guard
+    return Guard(fresh.threshold, fresh.scale, guard.ledger)
+
+
+def save_guard(path: Path, bundle_version: str, guard: Guard) -> None:
+    """Write the guard's state in one step: a reader sees the old file or the new one."""
+    state: dict[str, Any] = {"version": VERSION, "bundle": bundle_version, "guard": guard.to_dict()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    with beside.open("w") as file:
+        json.dump(state, file, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _damaged(path: Path, why: str) -> str:
+    return (
+        f"Guard state {path} is damaged: {why}. Restore an older copy, or delete it to start with an empty "
+        "false-alarm budget."
+    )

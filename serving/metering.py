@@ -1,0 +1,217 @@
+"""Live outcomes: ticks and onsets judged once they have matured, and the numbers that they give."""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MERGE_GAP_S, burst_seconds, events
+from features.ticks import HORIZON_S, TICK_S, WARMUP_S, label_ticks
+from serving.live_work import KEEP_S, LiveWork
+
+OUTPUT_DELAY_S = 60
+"""Outputs have this long to arrive after a tick's horizon has passed."""
+MATURE_S = HORIZON_S[1] + OUTPUT_DELAY_S
+WINDOW_S = KEEP_S - MATURE_S
+"""Seconds looked back on when ticks are judged."""
+KNOWN_AFTER_S = MEAN_WINDOW_S + BASELINE_LAG_S
+"""In a window that starts in the middle of the traffic, burst seconds are known from this one on."""
+REPORT_S = 86_400
+EPISODE_S = 75
+"""An alarm episode is right when an onset follows its start within this time."""
+LEAD_QUANTILES = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Matured:
+    """A tick whose outcome is known: seconds from the first request, and what it was."""
+
+    t_s: int
+    alarm: bool
+    eligible: bool
+    next_onset_s: int | None
+
+    @property
+    def negative(self) -> bool:
+        """Eligible, and no onset within 60 s."""
+        return self.eligible and self.next_onset_s is None
+
+    @property
+    def late(self) -> bool:
+        """Eligible, and an onset less than 30 s ahead."""
+        return (
+            self.eligible and self.next_onset_s is not None and self.next_onset_s - self.t_s <= HORIZON_S[0]
+        )
+
+    @property
+    def positive(self) -> bool:
+        """Eligible, and an onset 30 to 60 s ahead."""
+        return self.eligible and self.next_onset_s is not None and not self.late
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Matured counts, and the rates that follow from them; None where nothing has matured to tell."""
+
+    ticks: int
+    eligible: int
+    negatives: int
+    lates: int
+    positives: int
+    false_alarms: int
+    late_alarms: int
+    onsets: int
+    anticipated: int
+    episodes: int
+    right_episodes: int
+    leads_s: tuple[int, ...]
+
+    @property
+    def false_alarm_rate(self) -> float | None:
+        """Share of negative ticks in alarm."""
+        return _share(self.false_alarms, self.negatives)
+
+    @property
+    def strict_false_alarm_rate(self) -> float | None:
+        """Share of negative and late ticks in alarm."""
+        return _share(self.false_alarms + self.late_alarms, self.negatives + self.lates)
+
+    @property
+    def recall(self) -> float | None:
+        """Share of onsets with an alarm 60 to 30 s before that stood until the onset."""
+        return _share(self.anticipated, self.onsets)
+
+    @property
+    def precision(self) -> float | None:
+        """Share of alarm episodes that an onset followed within 75 s."""
+        return _share(self.right_episodes, self.episodes)
+
+    def lead_s(self) -> dict[str, float] | None:
+        """Quantiles of the time from the start of an alarm to the onset that it anticipated."""
+        if not self.leads_s:
+            return None
+        found = np.quantile(self.leads_s, LEAD_QUANTILES)
+        return {f"p{round(100 * q)}": float(lead) for q, lead in zip(LEAD_QUANTILES, found, strict=True)}
+
+
+class Meter:
+    """Judges each tick a minute after its horizon has passed, by the definitions that labels use.
+
+    A tick is eligible as in a trace: outside every event and the 60 s after it, past an hour of traffic, and
+    with no hole in the telemetry from an hour before to a minute after it. What matured is kept a day.
+    """
+
+    def __init__(self, capacity_tokens_per_s: float | None = None) -> None:
+        self.capacity_tokens_per_s = capacity_tokens_per_s
+        self._waiting: deque[tuple[int, bool]] = deque()
+        self._holes: deque[tuple[int, int]] = deque()
+        self._ticks: deque[Matured] = deque()
+        self._onsets: deque[int] = deque()
+        self._settled_until_s = WARMUP_S  # onsets up to here are counted or left out for good
+
+    def tick(self, t_s: int, alarm: bool) -> None:
+        """Note a tick and whether the forecast tightened the gate at it."""
+        self._waiting.append((t_s, alarm))
+
+    def hole(self, first_s: int, last_s: int) -> None:
+        """Note seconds in which nothing was heard, so that nobody knows what arrived."""
+        self._holes.append((first_s, last_s))
+
+    def touched(self, t_s: int, ahead_s: int = 0) -> bool:
+        """Tell whether a hole lies in the hour before a tick or in the ``ahead_s`` seconds after it."""
+        return any(last >= t_s - KNOWN_AFTER_S and first <= t_s + ahead_s for first, last in self._holes)
+
+    def mature(self, now_s: int, work: LiveWork) -> list[Matured]:
+        """Judge the ticks that have matured by second ``now_s``, in order of time."""
+        if not self._waiting or self._waiting[0][0] + MATURE_S > now_s:
+            return []
+        start_s = max(0, now_s - WINDOW_S) // TICK_S * TICK_S
+        bins = work.bins(start_s, now_s)
+        burst = np.zeros(len(bins.work), dtype=np.bool_)
+        if np.isfinite(bins.mean_work) and bins.mean_work > 0:
+            burst = burst_seconds(bins, self.capacity_tokens_per_s)
+        if start_s > 0:
+            burst[:KNOWN_AFTER_S] = False
+        found = events(burst)
+        labels = label_ticks(len(burst), found)
+        matured = []
+        while self._waiting and self._waiting[0][0] + MATURE_S <= now_s:
+            t_s, alarm = self._waiting.popleft()
+            index = (t_s - start_s) // TICK_S
+            if index < 0 or (start_s > 0 and t_s < start_s + KNOWN_AFTER_S):
+                matured.append(Matured(t_s, alarm, False, None))  # waited so long that its past is gone
+                continue
+            ahead_s = int(labels.next_onset_s[index]) + start_s - t_s
+            within = labels.next_onset_s[index] >= 0 and ahead_s <= HORIZON_S[1]
+            eligible = bool(labels.eligible[index]) and t_s >= WARMUP_S
+            eligible = eligible and not self.touched(t_s, HORIZON_S[1])
+            matured.append(Matured(t_s, alarm, eligible, t_s + ahead_s if within else None))
+        self._ticks.extend(matured)
+        self._count_onsets(found.onset_s + start_s, matured[-1].t_s + HORIZON_S[1])
+        self._forget(now_s)
+        return matured
+
+    def tally(self) -> Tally:
+        """Count what matured over the last day."""
+        t_s = np.array([tick.t_s for tick in self._ticks], dtype=np.int64)
+        alarm = np.array([tick.alarm for tick in self._ticks], dtype=np.bool_)
+        onsets = np.array(self._onsets, dtype=np.int64)
+        alarm_s = t_s[alarm]
+        starts = alarm_s[np.diff(alarm_s, prepend=-2 * TICK_S) > TICK_S]
+        leads = [lead for x in onsets.tolist() if (lead := _lead_s(x, t_s, alarm, starts)) is not None]
+        eligible = {tick.t_s for tick in self._ticks if tick.eligible}
+        ripe = [
+            start
+            for start in starts.tolist()
+            if start in eligible and start + EPISODE_S <= self._settled_until_s
+        ]
+        right = sum(bool(np.any((onsets > start) & (onsets <= start + EPISODE_S))) for start in ripe)
+        negatives = [tick for tick in self._ticks if tick.negative]
+        lates = [tick for tick in self._ticks if tick.late]
+        return Tally(
+            ticks=len(self._ticks),
+            eligible=len(eligible),
+            negatives=len(negatives),
+            lates=len(lates),
+            positives=sum(tick.positive for tick in self._ticks),
+            false_alarms=sum(tick.alarm for tick in negatives),
+            late_alarms=sum(tick.alarm for tick in lates),
+            onsets=len(onsets),
+            anticipated=len(leads),
+            episodes=len(ripe),
+            right_episodes=right,
+            leads_s=tuple(leads),
+        )
+
+    def _count_onsets(self, onset_s: NDArray[np.int64], until_s: int) -> None:
+        """Count the onsets up to ``until_s`` for good."""
+        for x in onset_s[(onset_s > self._settled_until_s) & (onset_s <= until_s)].tolist():
+            # Two events are over 30 s apart: anything nearer is the same onset, moved by a late output.
+            if (not self._onsets or x - self._onsets[-1] > MERGE_GAP_S) and not self.touched(x):
+                self._onsets.append(x)
+        self._settled_until_s = max(self._settled_until_s, until_s)
+
+    def _forget(self, now_s: int) -> None:
+        while self._ticks and self._ticks[0].t_s <= now_s - REPORT_S:
+            self._ticks.popleft()
+        while self._onsets and self._onsets[0] <= now_s - REPORT_S:
+            self._onsets.popleft()
+        while self._holes and self._holes[0][1] < now_s - WINDOW_S:
+            self._holes.popleft()
+
+
+def _lead_s(
+    x: int, t_s: NDArray[np.int64], alarm: NDArray[np.bool_], starts: NDArray[np.int64]
+) -> int | None:
+    """Time from the start of the alarm that anticipated an onset to the onset; None when none did."""
+    nearest_s, farthest_s = HORIZON_S
+    early = alarm[(t_s >= x - farthest_s) & (t_s <= x - nearest_s)]
+    last = alarm[(t_s > x - 2 * TICK_S) & (t_s <= x)]
+    if not early.any() or not len(last) or not last.all():
+        return None
+    return x - int(starts[np.searchsorted(starts, x, "right") - 1])
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,115 @@
+"""Offered load: what arrives, admitted or not, feeds the features and the live labels alike."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from numpy import float32
+from numpy.typing import NDArray
+
+from features.online import OnlineFeatures
+from serving.live_work import LiveWork
+
+US = 1_000_000
+AHEAD_S = 5
+"""An event may carry a time this far ahead of our clock; more is skew that its source must mend."""
+BEHIND_S = 10
+"""An event this far behind the last closed second is counted in the first open one; others are late."""
+REPLAY_BEHIND_S = 30
+"""Until the first tick, events older than this are history being replayed, and ticks wait for its end..."""
+REPLAY_PATIENCE_S = 30.0
+"""...or until no event has come for this long."""
+
+Refusal = Literal["ahead", "late"]
+
+
+@dataclass(slots=True)
+class Offer:
+    """An offered request whose end is not known yet."""
+
+    second: int
+    flow: int
+    prompt_tokens: int
+    counted_tokens: int
+
+
+class OfferedLoad:
+    """Requests as they arrive and end, by second since the first one.
+
+    Seconds before the last tick are closed. Live requests always fall into an open second; events that were
+    observed elsewhere come with their own time and may be refused as too late or too far ahead.
+    """
+
+    def __init__(self) -> None:
+        self.live = OnlineFeatures()
+        self.work = LiveWork()
+        self.ticked_s = 0
+        self._newest_us: int | None = None
+        self._heard_s = float("-inf")
+
+    @property
+    def origin_us(self) -> int | None:
+        """Time of the first arrival, microseconds since the Unix epoch; none before it."""
+        return self.live.origin_us
+
+    def second(self, at_us: int) -> int:
+        """Whole seconds from the first arrival to ``at_us``."""
+        return 0 if self.origin_us is None else (at_us - self.origin_us) // US
+
+    def refusal(self, at_us: int, now_us: int) -> Refusal | None:
+        """Say why an event of that time can't be taken in; none when it can."""
+        if at_us > now_us + AHEAD_S * US:
+            return "ahead"
+        return "late" if self.second(at_us) < self.ticked_s - BEHIND_S else None
+
+    def arrive(
+        self,
+        at_us: int,
+        heard_s: float,
+        prompt_tokens: int,
+        *,
+        tenant: str | None,
+        lane: str | None,
+        model: str | None,
+        log_type: str | None,
+    ) -> Offer:
+        """Count an arrival at ``at_us``, or in the first open second; ``heard_s`` is our monotonic time."""
+        at_us = self._open(at_us)
+        flow = self.live.arrive(
+            at_us, prompt_tokens, tenant=tenant, lane=lane, model=model, log_type=log_type
+        )
+        self._newest_us = max(at_us, self._newest_us or at_us)
+        self._heard_s = heard_s
+        second = self.second(at_us)
+        return Offer(second, flow, prompt_tokens, self.work.arrive(second, flow, prompt_tokens))
+
+    def finish(
+        self, offer: Offer, at_us: int, output_tokens: int | None, cached_tokens: int | None, *, refused: bool
+    ) -> None:
+        """Count how a request ended; an end without output tokens (shed) leaves the expectation standing."""
+        self.live.finish(
+            self._open(at_us),
+            offer.flow,
+            offer.prompt_tokens,
+            cached_tokens or 0,
+            output_tokens or 0,
+            refused=refused,
+        )
+        if output_tokens is not None:
+            realised = offer.prompt_tokens - (cached_tokens or 0) + output_tokens
+            self.work.finish(offer.second, offer.flow, offer.counted_tokens, realised, output_tokens)
+
+    def features(self, t_s: int) -> NDArray[float32]:
+        """Features of the tick at second ``t_s``; closes every second before it."""
+        self.ticked_s = max(self.ticked_s, t_s)
+        return self.live.features(t_s)
+
+    def replaying(self, now_us: int, now_s: float) -> bool:
+        """History is being posted: no tick yet, the newest event is old, and more may come."""
+        if self._newest_us is None or self.ticked_s > 0:
+            return False
+        return now_us - self._newest_us > REPLAY_BEHIND_S * US and now_s - self._heard_s < REPLAY_PATIENCE_S
+
+    def _open(self, at_us: int) -> int:
+        if self.origin_us is None:
+            return at_us
+        return max(at_us, self.origin_us + self.ticked_s * US)

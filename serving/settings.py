@@ -1,0 +1,35 @@
+"""Settings of the online service, checked when it starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the service runs; the defaults suit one process beside one engine.
+
+    Attributes:
+        state_file: where the guard's false-alarm budget outlives a restart; None keeps it in memory.
+        save_every_s: how often it is written, besides at shutdown.
+        capacity_tokens_per_s: work that the engine can do, where that is known: bursts under 70 % of it
+            don't count in the live report.
+        max_body_bytes: longest request body that is read.
+        max_open_requests: requests observed elsewhere that may wait for their end at one time.
+
+    """
+
+    state_file: Path | None = None
+    save_every_s: float = 60.0
+    capacity_tokens_per_s: float | None = None
+    max_body_bytes: int = 8 * 1024 * 1024
+    max_open_requests: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name in ("save_every_s", "max_body_bytes", "max_open_requests"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"Setting {name} must be over 0; got {getattr(self, name)!r}.")
+        capacity = self.capacity_tokens_per_s
+        if capacity is not None and not 0 < capacity < float("inf"):
+            raise InputError(f"Setting capacity_tokens_per_s must be over 0 and finite; got {capacity!r}.")

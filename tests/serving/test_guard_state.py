@@ -1,0 +1,84 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from data.errors import InputError
+from models.bundle import GuardState, Manifest, TrainingWindow
+from models.guard.guard import Guard
+from serving.guard_state import load_guard, save_guard
+
+
+def manifest(threshold: float | None) -> Manifest:
+    return Manifest(
+        model_sha256="0" * 64,
+        feature_names=(),
+        feature_spec_hash="",
+        scaler_mean=(),
+        scaler_scale=(),
+        training=TrainingWindow(source="", data_sha256="", first="", last="", requests=0),
+        guard=GuardState(threshold=threshold, effective_negatives=100, thinning_step=1, advisory_reason=None),
+        metrics={},
+        versions={},
+    )
+
+
+def used_guard() -> Guard:
+    guard = Guard(1.5)
+    for t_s in range(1_000, 1_200, 5):
+        guard.decide(t_s, 0.0)
+        guard.settle(t_s, True)
+    guard.decide(1_300, 9.0)
+    return guard
+
+
+def test_a_guard_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    guard, path = used_guard(), tmp_path / "deep" / "guard.json"
+    save_guard(path, "abc", guard)
+    again = load_guard(path, "abc", manifest(7.0))
+    assert again.threshold == guard.threshold != 7.0
+    assert again.ledger.to_dict() == guard.ledger.to_dict()
+    assert [file.name for file in path.parent.iterdir()] == ["guard.json"]
+
+
+@pytest.mark.parametrize("threshold", [7.0, None])
+def test_the_state_of_another_bundle_keeps_the_ledger_and_takes_the_new_threshold(
+    tmp_path: Path, threshold: float | None
+) -> None:
+    guard, path = used_guard(), tmp_path / "guard.json"
+    save_guard(path, "abc", guard)
+    again = load_guard(path, "def", manifest(threshold))
+    assert again.threshold == threshold
+    assert again.ledger.to_dict() == guard.ledger.to_dict()
+
+
+def test_a_charge_that_was_never_judged_stands_after_a_restart(tmp_path: Path) -> None:
+    guard, path = used_guard(), tmp_path / "guard.json"
+    save_guard(path, "abc", guard)
+    again = load_guard(path, "abc", manifest(7.0))
+    assert again.ledger.charges == 1
+    assert again.to_dict()["unsettled"] == []
+    assert again.ledger.remaining() == guard.ledger.remaining() == 1
+
+
+def test_no_file_is_a_fresh_guard(tmp_path: Path) -> None:
+    guard = load_guard(tmp_path / "none.json", "abc", manifest(2.0))
+    assert (guard.threshold, guard.ledger.charges) == (2.0, 0)
+
+
+def test_a_state_cut_anywhere_or_of_another_kind_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    save_guard(path, "abc", used_guard())
+    whole = path.read_text()
+    damaged = [whole[: len(whole) * part // 50] for part in range(50)]
+    damaged += ["[]", "{}", '{"version": 2, "guard": {}}', '{"version": 1, "guard": []}']
+    damaged += [json.dumps({"version": 1, "bundle": "abc", "guard": {"version": 1, "threshold": "high"}})]
+    for text in damaged:
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"guard\.json is damaged: .* delete it to start"):
+            load_guard(path, "abc", manifest(2.0))
+
+
+def test_a_folder_in_place_of_the_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can't be read"):
+        load_guard(tmp_path, "abc", manifest(2.0))

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+
+from features.bins import WorkBins
+from features.bursts import find_events
+from features.ticks import TICK_S, WARMUP_S, label_ticks
+from serving.live_work import LiveWork
+from serving.metering import MATURE_S, Matured, Meter
+
+HOURS_S = 12_000
+
+
+def burst_trace(seed: int, seconds: int = HOURS_S) -> tuple[np.ndarray, np.ndarray]:
+    """Second and work of each request: steady traffic with bursts of 40 s at random."""
+    random = np.random.default_rng(seed)
+    rate = np.full(seconds, 2.0)
+    for start in random.integers(600, seconds - 100, 20):
+        rate[start : start + 40] = 12.0
+    second = np.repeat(np.arange(seconds), random.poisson(rate))
+    second[0] = 0
+    return second, random.integers(200, 1_200, len(second))
+
+
+def live(
+    second: np.ndarray, tokens: np.ndarray, alarm, seconds: int = HOURS_S
+) -> tuple[Meter, list[Matured]]:
+    """Meter the trace tick by tick, each output known at once."""
+    meter, work, matured = Meter(), LiveWork(), []
+    begins = np.searchsorted(second, np.arange(0, seconds + 1, TICK_S))
+    for index, t_s in enumerate(range(0, seconds, TICK_S)):
+        matured += meter.mature(t_s, work)
+        meter.tick(t_s, alarm(t_s))
+        for row in range(begins[index], begins[index + 1]):
+            work.finish(
+                int(second[row]), 0, work.arrive(int(second[row]), 0, int(tokens[row])), int(tokens[row]), 0
+            )
+    return meter, matured
+
+
+def offline(second: np.ndarray, tokens: np.ndarray):
+    work = np.bincount(second, weights=tokens, minlength=HOURS_S).astype(np.int64)
+    found = find_events(WorkBins(0, work, tokens.mean(), np.square(tokens).mean()))
+    return found, label_ticks(HOURS_S, found)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_live_labels_agree_with_the_labels_of_the_trace(seed: int) -> None:
+    """They may differ where the day so far and the whole trace disagree on a request's mean work: rarely."""
+    second, tokens = burst_trace(seed)
+    _, matured = live(second, tokens, lambda t_s: False)
+    found, labels = offline(second, tokens)
+    assert [tick.t_s for tick in matured] == list(range(0, HOURS_S - MATURE_S, TICK_S))
+    past = [tick for tick in matured if tick.t_s >= WARMUP_S]
+    index = np.array([tick.t_s for tick in past]) // TICK_S
+    for kind in ("negative", "late", "positive"):
+        online = np.array([getattr(tick, kind) for tick in past])
+        assert np.mean(online == getattr(labels, kind)[index]) > 0.995, kind
+    assert sum(tick.positive for tick in past) > 20
+    assert len(found) > 5
+
+
+def test_an_oracle_gets_full_marks() -> None:
+    second, tokens = burst_trace(2)
+    found, _ = offline(second, tokens)
+    ahead = {t for x in found.onset_s.tolist() for t in range(x - 45, x + 1)}
+    meter, _ = live(second, tokens, lambda t_s: t_s in ahead)
+    tally = meter.tally()
+    assert tally.onsets >= 5
+    assert tally.recall == 1.0
+    assert tally.precision == 1.0
+    assert tally.false_alarm_rate == 0.0
+    assert tally.lead_s() is not None
+    assert 40 <= tally.lead_s()["p50"] <= 45
+
+
+def test_an_alarm_that_never_ends_is_false_all_the_time() -> None:
+    second, tokens = burst_trace(3)
+    meter, matured = live(second, tokens, lambda t_s: True)
+    tally = meter.tally()
+    assert tally.false_alarm_rate == 1.0
+    assert tally.strict_false_alarm_rate == 1.0
+    assert tally.recall == 1.0
+    assert tally.negatives == sum(tick.negative for tick in matured)
+
+
+def test_an_alarm_that_is_dropped_before_the_onset_did_not_anticipate_it() -> None:
+    second, tokens = burst_trace(4)
+    found, _ = offline(second, tokens)
+    early = {t for x in found.onset_s.tolist() for t in range(x - 60, x - 29)}
+    tally = live(second, tokens, lambda t_s: t_s in early)[0].tally()
+    assert tally.recall == 0.0
+    assert tally.lead_s() is None
+
+
+def test_nothing_matured_is_unknown_not_zero() -> None:
+    meter = Meter()
+    meter.tick(0, True)
+    assert meter.mature(MATURE_S - 1, LiveWork()) == []
+    tally = meter.tally()
+    assert tally.ticks == 0
+    assert [tally.false_alarm_rate, tally.recall, tally.precision, tally.lead_s()] == [None] * 4
+
+
+def test_ticks_of_the_first_hour_and_around_a_hole_do_not_count() -> None:
+    second, tokens = np.arange(HOURS_S), np.full(HOURS_S, 100)
+    meter, work, matured = Meter(), LiveWork(), []
+    meter.hole(5_000, 5_030)
+    for t_s in range(0, 10_000, TICK_S):
+        matured += meter.mature(t_s, work)
+        meter.tick(t_s, False)
+        for at in range(t_s, t_s + TICK_S):
+            work.arrive(int(second[at]), 0, int(tokens[at]))
+    eligible = [tick.t_s for tick in matured if tick.eligible]
+    assert eligible[0] == WARMUP_S
+    assert [t for t in eligible if 4_940 <= t <= 5_030 + WARMUP_S] == []
+    assert 4_935 in eligible
+    assert 8_645 in eligible
