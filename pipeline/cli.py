@@ -1,6 +1,7 @@
 """The command line: one thin function a command, heavy imports inside."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,74 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+traces_app = typer.Typer(help="Public traces that Tidegate reads.", no_args_is_help=True)
+app.add_typer(traces_app, name="traces")
 console = Console()
 errors = Console(stderr=True)
+
+
+@app.command("ingest")
+def ingest_traces(
+    paths: Annotated[list[Path], typer.Argument(help="Trace files of any known format.")],
+    lake: Annotated[Path, typer.Option(help="Folder of the lake.")] = Path("var/lake"),
+    source: Annotated[str | None, typer.Option(help="Name of the rows; by default the file's.")] = None,
+) -> None:
+    """Add trace files to the lake, each in one transaction; rows that break a rule go to quarantine."""
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from data.ingest import ingest
+    from data.lake import Lake
+    from data.readers import sniff
+
+    numbered = [path for path in paths if not sniff(path).own_ids]  # what can't be read stops us here
+    if source and len(paths) > 1 and numbered:
+        raise InputError(
+            f"--source must name one file where rows are only numbered, as in {numbered[0]}; "
+            f"got {len(paths)} files, whose numbers would be taken for each other's"
+        )
+    table = Table("file", "rows", "stored", "quarantined", "duplicates")
+    try:
+        with Lake(lake) as opened, Progress(console=console, transient=True) as bar:
+            for path in paths:
+                task = bar.add_task(path.name, total=path.stat().st_size)
+                done = ingest(path, opened, source=source, progress=partial(bar.advance, task))
+                counts = (done.rows, done.stored, done.quarantined, done.duplicates)
+                table.add_row(path.name, *(f"{count:,}" for count in counts))
+    finally:  # what is stored already is shown even if a later file fails
+        if table.row_count:
+            console.print(table)
+
+
+@traces_app.command("list")
+def list_traces() -> None:
+    """Public traces that can be fetched, with their licences."""
+    from rich.table import Table
+
+    from data.catalogue import TRACES
+
+    table = Table("name", "requests", "licence", "cite")
+    for trace in TRACES:
+        requests = "" if trace.requests is None else f"{trace.requests:,}"
+        table.add_row(trace.name, requests, trace.licence, trace.citation)
+    console.print(table)
+
+
+@traces_app.command("fetch")
+def fetch_trace(
+    name: Annotated[str, typer.Argument(help="A name from `tidegate traces list`.")],
+    to: Annotated[Path, typer.Option(help="Folder for the file.")] = Path("var/traces"),
+) -> None:
+    """Download a public trace, going on where a broken download stopped, and verify it."""
+    from rich.progress import Progress
+
+    from data.catalogue import fetch, find
+
+    trace = find(name)
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(trace.file_name, total=None)
+        path = fetch(trace, to, progress=lambda have, total: bar.update(task, completed=have, total=total))
+    console.print(f"{path}  ({trace.licence}; cite {trace.citation})", soft_wrap=True, highlight=False)
 
 
 def main() -> None:
