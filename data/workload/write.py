@@ -1,0 +1,50 @@
+"""A workload on disk: the trace, and the truth about its causes beside it."""
+
+from pathlib import Path
+
+import polars as pl
+
+from data.errors import InputError
+from data.workload.generate import Workload
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+TIME = "%Y-%m-%dT%H:%M:%S%.6fZ"
+
+
+def truth_path(trace: Path) -> Path:
+    """Where the causes of a trace are written.
+
+    >>> truth_path(Path("day.parquet")).name
+    'day.truth.csv'
+    """
+    return trace.with_name(f"{trace.stem}.truth.csv")
+
+
+def write(workload: Workload, path: Path | str) -> Path:
+    """Write the trace as CSV, JSONL or Parquet, by the ending of its name; return the path of the truth file.
+
+    Columns are those of the request schema. CSV has no lists, and a workload has no block hashes: their two
+    columns are left out of it.
+
+    Raises:
+        InputError: when the ending is another one, or the file can't be written there.
+
+    """
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"The trace's name must end in one of {', '.join(SUFFIXES)}; got {path.name!r}.")
+    if not path.parent.is_dir():
+        raise InputError(f"The folder {path.parent} does not exist; make it or choose another.")
+    requests = workload.requests
+    times = pl.col("arrived_at", "finished_at").dt.strftime(TIME)
+    try:
+        if path.suffix.lower() == ".parquet":
+            requests.write_parquet(path)
+        elif path.suffix.lower() == ".csv":
+            requests.drop("block_hashes", "block_tokens").with_columns(times).write_csv(path)
+        else:
+            requests.with_columns(times).write_ndjson(path)
+        workload.causes.with_columns(pl.col("at").dt.strftime(TIME)).write_csv(truth_path(path))
+    except OSError as error:
+        raise InputError(f"The workload can't be written to {path}: {error}") from error
+    return truth_path(path)
