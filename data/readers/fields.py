@@ -77,7 +77,7 @@ def choice(column: str, raw: str, choices: Sequence[str], *, required: bool = Fa
 
 def tokens(column: str, raw: str, *, required: bool = True) -> Field:
     """A count of tokens; "12.0" counts as 12, since many tools write integers with gaps that way."""
-    value = pl.col(raw).str.strip_chars().str.strip_suffix(".0").cast(pl.Int64, strict=False)
+    value = pl.col(raw).str.strip_suffix(".0").cast(pl.Int64, strict=False)
     outside = ~pl.col(column).is_between(0, MAX_TOKENS)
     return Field(column, raw, value, f"a whole number from 0 to {MAX_TOKENS}", required, outside)
 
@@ -101,7 +101,9 @@ def since_epoch(raw: str, per_second: int = 1) -> pl.Expr:
 
     A fraction is rounded to the microsecond but never up to the next second.
     """
-    value = pl.col(raw).str.strip_chars().cast(pl.Float64, strict=False) / per_second
+    value = pl.col(raw).cast(pl.Float64, strict=False)
+    if per_second != 1:
+        value /= per_second
     last_of_second = value.floor() * 1e6 + 999_999
     micros = pl.min_horizontal((value * 1e6 + 0.5).floor(), last_of_second)
     return micros.cast(pl.Int64, strict=False).cast(UTC_US)
@@ -110,16 +112,16 @@ def since_epoch(raw: str, per_second: int = 1) -> pl.Expr:
 def timestamp(column: str, raw: str, *, numbers: bool = False, required: bool = True) -> Field:
     """A date with time, in UTC where it names no zone; with `numbers`, seconds since the epoch as well."""
     naive = "%Y-%m-%d %H:%M:%S%.f"
-    value = pl.col(raw).str.strip_chars().str.replace("T", " ", literal=True)
+    value = pl.col(raw).str.replace("T", " ", literal=True)
     forms = [
         value.str.to_datetime(naive, time_unit="us", strict=False).dt.replace_time_zone("UTC"),
         value.str.to_datetime(naive + "%#z", time_unit="us", time_zone="UTC", strict=False),
     ]
-    rule = "a time such as 2023-11-16 18:17:03.979960"
+    rule = "a time since 1970 such as 2023-11-16 18:17:03.979960"
     if numbers:
         forms.append(since_epoch(raw))
-        rule += " or a number of seconds since 1970"
-    outside = pl.col(column) >= YEAR_2200
+        rule += " or a number of seconds"
+    outside = ~pl.col(column).is_between(EPOCH, YEAR_2200)
     return Field(column, raw, pl.coalesce(forms).cast(UTC_US), rule, required, outside)
 
 

@@ -8,6 +8,7 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -20,12 +21,17 @@ BLOCK_BYTES = 12 << 20
 BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """Whole lines of a file, the first of which is line number `first`."""
 
     first: int
     text: bytes
+
+    @cached_property
+    def count(self) -> int:
+        """How many lines there are; the last one may lack its line break."""
+        return self.text.count(b"\n") + (not self.text.endswith(b"\n"))
 
     def lines(self) -> list[bytes]:
         """Each line without its line break."""
@@ -43,18 +49,14 @@ class Block:
 
 def blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """The file in blocks that end with a line; a byte order mark is dropped."""
-    first, rest = 1, b""
+    first = 1
     with path.open("rb") as file:
         if file.read(len(BOM)) != BOM:
             file.seek(0)
-        while chunk := file.read(block_bytes):
-            text, newline, tail = (rest + chunk).rpartition(b"\n")
-            rest = tail
-            if newline:
-                yield Block(first, text + newline)
-                first += text.count(b"\n") + 1
-    if rest:
-        yield Block(first, rest)
+        while text := file.read(block_bytes):
+            block = Block(first, text + file.readline())
+            yield block
+            first += block.count
 
 
 def csv_rows(path: Path, header: Sequence[str], header_line: int, block_bytes: int) -> Iterator[Rows]:
@@ -70,17 +72,19 @@ def csv_rows(path: Path, header: Sequence[str], header_line: int, block_bytes: i
 
 def _plain_csv(block: Block, header: Sequence[str]) -> Rows | None:
     """The block by the fast parser, or None unless every line plainly has one field per column."""
-    lines = block.text.count(b"\n") + (not block.text.endswith(b"\n"))
-    if b'"' in block.text or block.text.count(b",") != lines * (len(header) - 1):
+    if b'"' in block.text or b", " in block.text:
         return None
     schema = dict.fromkeys(header, pl.String)
     try:
         values = pl.read_csv(block.text, has_header=False, schema=schema, quote_char=None)
     except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):
         return None  # a line with too many fields, or bytes that are not UTF-8
-    if values.height != lines:
+    if values.height != block.count:
         return None
-    return Rows(values.with_columns(_line_numbers(block.first, lines)), (), block.raw, len(block.text))
+    # A line that is too short, or blank, has no last field; but then that field may just be empty.
+    if values[header[-1]].null_count() and block.text.count(b",") != block.count * (len(header) - 1):
+        return None
+    return Rows(_numbered(values, block.first), (), block.raw, len(block.text))
 
 
 def _careful_csv(block: Block, header: Sequence[str]) -> Rows:
@@ -96,7 +100,7 @@ def _careful_csv(block: Block, header: Sequence[str]) -> Rows:
             broken.append((number, f"the line is not CSV: {error}"))
         else:
             if len(fields) == len(header):
-                good.append([*(text or None for text in fields), number])
+                good.append([*(text.strip() or None for text in fields), number])
             else:
                 broken.append((number, f"the line has {len(fields)} fields, the header has {len(header)}"))
     return Rows(_text_frame(good, header), broken, block.raw, len(block.text))
@@ -128,8 +132,9 @@ def _json_text(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def _line_numbers(first: int, lines: int) -> pl.Expr:
-    return pl.int_range(first, first + lines, dtype=pl.Int64).alias("line")
+def _numbered(values: pl.DataFrame, first: int) -> pl.DataFrame:
+    """The frame with the column `line`, counted from `first`."""
+    return values.with_columns(pl.int_range(first, first + values.height, dtype=pl.Int64).alias("line"))
 
 
 def _text_frame(rows: Sequence[Sequence[str | int | None]], columns: Sequence[str]) -> pl.DataFrame:

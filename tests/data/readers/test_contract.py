@@ -72,7 +72,7 @@ SAMPLES = (
         "request_id,arrived_at,prompt_tokens,lane",
         ("b,2026-01-02T00:00:00Z,10,batch", "a,2026-01-01 00:00:00,20,"),
         "c,2026-01-03,30,gold",
-        "arrived_at must be a time such as 2023-11-16 18:17:03.979960 or a number of seconds since 1970; "
+        "arrived_at must be a time since 1970 such as 2023-11-16 18:17:03.979960 or a number of seconds; "
         "got '2026-01-03'",
         own_ids=True,
     ),
