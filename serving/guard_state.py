@@ -12,8 +12,8 @@ from models.guard.guard import Guard
 VERSION = 1
 
 
-def load_guard(path: Path, bundle_version: str, manifest: Manifest) -> Guard:
-    """Restore the guard from ``path``, or start it afresh where there is no file.
+def load_guard(path: Path | None, bundle_version: str, manifest: Manifest) -> Guard:
+    """Restore the guard from ``path``, or start it afresh where there is none.
 
     A state that another bundle left keeps the ledger, which is the gate's, and takes this bundle's threshold.
 
@@ -22,6 +22,8 @@ def load_guard(path: Path, bundle_version: str, manifest: Manifest) -> Guard:
 
     """
     fresh = Guard(manifest.guard.threshold)
+    if path is None:
+        return fresh
     try:
         state = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -46,9 +48,18 @@ def load_guard(path: Path, bundle_version: str, manifest: Manifest) -> Guard:
     return Guard(fresh.threshold, fresh.scale, guard.ledger)
 
 
-def save_guard(path: Path, bundle_version: str, guard: Guard) -> None:
-    """Write the guard's state in one step: a reader sees the old file or the new one."""
-    state: dict[str, Any] = {"version": VERSION, "bundle": bundle_version, "guard": guard.to_dict()}
+def guard_state(bundle_version: str, guard: Guard) -> dict[str, Any]:
+    """What is to be written: a snapshot in plain JSON types."""
+    return {"version": VERSION, "bundle": bundle_version, "guard": guard.to_dict()}
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write a snapshot in one step: whoever reads sees the old file or the new one.
+
+    Raises:
+        OSError: when the file can't be written; the old one is left.
+
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
     with beside.open("w") as file:

@@ -25,10 +25,20 @@ LEAD_QUANTILES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Matured:
-    """A tick whose outcome is known: seconds from the first request, and what it was."""
+    """A tick whose outcome is known.
+
+    Attributes:
+        t_s: seconds from the first request.
+        alarm: the guard let the forecast tighten the gate.
+        tightened: the gate stood tightened, by this alarm or still on its way back from one before.
+        eligible: the tick counts.
+        next_onset_s: the onset within 60 s, None where there is none.
+
+    """
 
     t_s: int
     alarm: bool
+    tightened: bool
     eligible: bool
     next_onset_s: int | None
 
@@ -52,7 +62,10 @@ class Matured:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Matured counts, and the rates that follow from them; None where nothing has matured to tell."""
+    """Matured counts, and the rates that follow from them; None where nothing has matured to tell.
+
+    ``releasing`` counts negative ticks without an alarm at which the gate was not back yet from one.
+    """
 
     ticks: int
     eligible: int
@@ -61,6 +74,7 @@ class Tally:
     positives: int
     false_alarms: int
     late_alarms: int
+    releasing: int
     onsets: int
     anticipated: int
     episodes: int
@@ -104,15 +118,15 @@ class Meter:
 
     def __init__(self, capacity_tokens_per_s: float | None = None) -> None:
         self.capacity_tokens_per_s = capacity_tokens_per_s
-        self._waiting: deque[tuple[int, bool]] = deque()
+        self._waiting: deque[tuple[int, bool, bool]] = deque()
         self._holes: deque[tuple[int, int]] = deque()
         self._ticks: deque[Matured] = deque()
         self._onsets: deque[int] = deque()
         self._settled_until_s = WARMUP_S  # onsets up to here are counted or left out for good
 
-    def tick(self, t_s: int, alarm: bool) -> None:
-        """Note a tick and whether the forecast tightened the gate at it."""
-        self._waiting.append((t_s, alarm))
+    def tick(self, t_s: int, alarm: bool, tightened: bool | None = None) -> None:
+        """Note a tick, whether it had an alarm, and whether the gate stood tightened (as the alarm says)."""
+        self._waiting.append((t_s, alarm, alarm if tightened is None else tightened))
 
     def hole(self, first_s: int, last_s: int) -> None:
         """Note seconds in which nothing was heard, so that nobody knows what arrived."""
@@ -137,16 +151,18 @@ class Meter:
         labels = label_ticks(len(burst), found)
         matured = []
         while self._waiting and self._waiting[0][0] + MATURE_S <= now_s:
-            t_s, alarm = self._waiting.popleft()
+            t_s, alarm, tightened = self._waiting.popleft()
             index = (t_s - start_s) // TICK_S
             if index < 0 or (start_s > 0 and t_s < start_s + KNOWN_AFTER_S):
-                matured.append(Matured(t_s, alarm, False, None))  # waited so long that its past is gone
+                matured.append(
+                    Matured(t_s, alarm, tightened, False, None)
+                )  # waited so long that its past is gone
                 continue
             ahead_s = int(labels.next_onset_s[index]) + start_s - t_s
             within = labels.next_onset_s[index] >= 0 and ahead_s <= HORIZON_S[1]
             eligible = bool(labels.eligible[index]) and t_s >= WARMUP_S
             eligible = eligible and not self.touched(t_s, HORIZON_S[1])
-            matured.append(Matured(t_s, alarm, eligible, t_s + ahead_s if within else None))
+            matured.append(Matured(t_s, alarm, tightened, eligible, t_s + ahead_s if within else None))
         self._ticks.extend(matured)
         self._count_onsets(found.onset_s + start_s, matured[-1].t_s + HORIZON_S[1])
         self._forget(now_s)
@@ -177,6 +193,7 @@ class Meter:
             positives=sum(tick.positive for tick in self._ticks),
             false_alarms=sum(tick.alarm for tick in negatives),
             late_alarms=sum(tick.alarm for tick in lates),
+            releasing=sum(tick.tightened and not tick.alarm for tick in negatives),
             onsets=len(onsets),
             anticipated=len(leads),
             episodes=len(ripe),

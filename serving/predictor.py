@@ -192,7 +192,7 @@ class Predictor:
         if not decide:
             return
         self.seen = seen = self._look(t_s, features)
-        self.meter.tick(t_s, seen.alarm or tightened)
+        self.meter.tick(t_s, seen.alarm, seen.alarm or tightened)
         if seen.alarm and seen.peak_load is not None and seen.baseline is not None:
             self._target = tightening_target(seen.peak_load["p90"], seen.baseline)
         else:

@@ -6,7 +6,7 @@ import pytest
 from data.errors import InputError
 from models.bundle import GuardState, Manifest, TrainingWindow
 from models.guard.guard import Guard
-from serving.guard_state import load_guard, save_guard
+from serving.guard_state import guard_state, load_guard, save
 
 
 def manifest(threshold: float | None) -> Manifest:
@@ -34,7 +34,7 @@ def used_guard() -> Guard:
 
 def test_a_guard_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     guard, path = used_guard(), tmp_path / "deep" / "guard.json"
-    save_guard(path, "abc", guard)
+    save(path, guard_state("abc", guard))
     again = load_guard(path, "abc", manifest(7.0))
     assert again.threshold == guard.threshold != 7.0
     assert again.ledger.to_dict() == guard.ledger.to_dict()
@@ -46,7 +46,7 @@ def test_the_state_of_another_bundle_keeps_the_ledger_and_takes_the_new_threshol
     tmp_path: Path, threshold: float | None
 ) -> None:
     guard, path = used_guard(), tmp_path / "guard.json"
-    save_guard(path, "abc", guard)
+    save(path, guard_state("abc", guard))
     again = load_guard(path, "def", manifest(threshold))
     assert again.threshold == threshold
     assert again.ledger.to_dict() == guard.ledger.to_dict()
@@ -54,7 +54,7 @@ def test_the_state_of_another_bundle_keeps_the_ledger_and_takes_the_new_threshol
 
 def test_a_charge_that_was_never_judged_stands_after_a_restart(tmp_path: Path) -> None:
     guard, path = used_guard(), tmp_path / "guard.json"
-    save_guard(path, "abc", guard)
+    save(path, guard_state("abc", guard))
     again = load_guard(path, "abc", manifest(7.0))
     assert again.ledger.charges == 1
     assert again.to_dict()["unsettled"] == []
@@ -68,7 +68,7 @@ def test_no_file_is_a_fresh_guard(tmp_path: Path) -> None:
 
 def test_a_state_cut_anywhere_or_of_another_kind_is_refused_with_a_remedy(tmp_path: Path) -> None:
     path = tmp_path / "guard.json"
-    save_guard(path, "abc", used_guard())
+    save(path, guard_state("abc", used_guard()))
     whole = path.read_text()
     damaged = [whole[: len(whole) * part // 50] for part in range(50)]
     damaged += ["[]", "{}", '{"version": 2, "guard": {}}', '{"version": 1, "guard": []}']

@@ -1,0 +1,250 @@
+"""Requests and answers of the HTTP API; unknown is null, and a value out of range is refused."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+
+from serving.predictor import State
+
+MAX_TOKENS = 10_000_000
+"""More tokens than any one request has; a larger number is a fault of its sender."""
+
+Lane = Literal["premium", "standard", "batch"]
+Outcome = Literal["served", "failed", "shed", "aborted"]
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True)]
+Limit = Annotated[int, Field(ge=1, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[float, Field(ge=0)]
+Capacity = Annotated[float, Field(gt=0)]
+
+
+def _instant(value: Any) -> Any:
+    # A bare number would be read as a date of some unit, silently.
+    if not isinstance(value, str | datetime):
+        raise ValueError("must be a time in ISO 8601 with its zone, such as 2026-01-31T12:00:00Z")
+    return value
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_instant)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class AdmitRequest(_Message):
+    """One inference request that asks to be let in."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"tenant": "acme", "lane": "standard", "prompt_tokens": 1200, "max_tokens": 512}]
+        }
+    )
+
+    prompt_tokens: Tokens = Field(description="Tokens in the prompt, cached ones included.")
+    tenant: Name | None = Field(None, description="Who pays.")
+    lane: Lane | None = Field(None, description="SLO class; standard where it is not said.")
+    model: Name | None = Field(None, description="Model asked for.")
+    session: Name | None = Field(None, description="Conversation that the request continues.")
+    max_tokens: Limit | None = Field(None, description="Client's limit on output tokens.")
+    max_completion_tokens: Limit | None = Field(None, description="The newer name of max_tokens.")
+    n: int = Field(1, ge=1, le=128, strict=True, description="Answers asked for.")
+    request_id: Name | None = Field(None, description="The gateway's name for the request.")
+    log_type: Name | None = Field(None, description="The source's own mark, such as 'search'.")
+
+
+class AdmitResponse(_Message):
+    """The request may go to the engine; settle the reservation when it has ended."""
+
+    admitted: Literal[True] = True
+    reservation_id: str = Field(description="Name it in POST /v1/settle.")
+    lane: Lane
+    expected_output_tokens: int = Field(description="Output tokens reserved.")
+    tightening: float = Field(description="Level in [0, 1] that the forecast applies to the rules.")
+    backpressure: float | None = Field(description="B in [0, 1]; null while the engine's state is unknown.")
+    lease_s: float = Field(description="Unsettled, the reservation is released after this time.")
+
+
+class OpenAIError(_Message):
+    """The error that OpenAI clients read."""
+
+    message: str
+    type: str
+    param: None = None
+    code: str
+
+
+class Refusal(_Message):
+    """Body of a 429."""
+
+    error: OpenAIError
+
+
+class SettleRequest(_Message):
+    """How an admitted request ended."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reservation_id": "r-1", "output_tokens": 240, "outcome": "served"}]}
+    )
+
+    reservation_id: Name
+    output_tokens: Tokens = Field(description="Tokens generated, also when the client left early.")
+    cached_tokens: Tokens | None = Field(None, description="Prompt tokens served from the prefix cache.")
+    outcome: Outcome = Field(description="served, failed, shed (by the engine) or aborted (by the client).")
+
+
+class SettleResponse(_Message):
+    """Settling twice, or after the lease, changes nothing and is no error."""
+
+    settled: bool = Field(description="False when the reservation is unknown, settled or expired.")
+
+
+class EngineSample(_Message):
+    """What an engine reports about itself; leave out what is not known."""
+
+    at: Instant | None = Field(None, description="When it was read; now where it is not said.")
+    queue_depth: Count | None = Field(None, description="Requests waiting.")
+    queue_capacity: Capacity | None = Field(None, description="Requests that may wait.")
+    batch_tokens: Count | None = Field(None, description="Tokens in the running batch.")
+    max_batch_tokens: Capacity | None = Field(None, description="Tokens that the batch can hold.")
+    kv_cache_hit_rate: Share | None = Field(None, description="Share of prompt tokens found in cache.")
+    kv_cache_usage: Share | None = Field(None, description="Share of KV blocks in use.")
+    gpu_util: Share | None = Field(None, description="Share of time in which the GPU was busy.")
+
+
+class Arrived(_Message):
+    """A request that was offered elsewhere: history, or a gateway that doesn't ask here."""
+
+    event: Literal["arrived"]
+    request_id: Name
+    prompt_tokens: Tokens
+    at: Instant | None = None
+    tenant: Name | None = None
+    lane: Lane | None = None
+    model: Name | None = None
+    session: Name | None = None
+    log_type: Name | None = None
+
+
+class Finished(_Message):
+    """How a request that was reported as arrived ended."""
+
+    event: Literal["finished"]
+    request_id: Name
+    outcome: Outcome
+    at: Instant | None = None
+    output_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
+
+
+ENGINE_SAMPLE: TypeAdapter[EngineSample] = TypeAdapter(EngineSample)
+REQUEST_EVENT: TypeAdapter[Arrived | Finished] = TypeAdapter(
+    Annotated[Arrived | Finished, Field(discriminator="event")]
+)
+
+
+class RefusedRow(_Message):
+    """A row that was not taken in."""
+
+    row: int = Field(description="Its place in the body, from 0.")
+    reason: str
+
+
+class TelemetryResponse(_Message):
+    """What became of the rows; those not named under refused_rows were taken in."""
+
+    accepted: int
+    refused: int
+    refused_rows: list[RefusedRow]
+
+
+class ForecastResponse(_Message):
+    """What the last tick saw; unknown is null."""
+
+    tick_at: datetime | None = Field(description="The tick that all this belongs to.")
+    tick_age_s: float | None = Field(description="Time since a tick last succeeded.")
+    next_tick_in_s: float
+    p_onset: float | None = Field(description="Probability of a burst onset within the next 60 s.")
+    peak_load_tokens_per_s: dict[str, float] | None = Field(
+        description="Quantiles of the highest load in the next 60 s."
+    )
+    baseline_tokens_per_s: float | None = Field(description="Load known as normal.")
+    score: float | None = Field(description="Logit of p_onset, which the threshold is compared with.")
+    threshold: float | None = Field(description="An alarm needs a score over it; null while advisory.")
+    alarm: bool | None = Field(description="The forecast tightens the gate.")
+    denied: bool | None = Field(description="Over the threshold, and the false-alarm budget refused.")
+    tightening_target: float
+    tightening: float = Field(description="Where the gate stands on its way to the target.")
+    advisory: bool = Field(description="The forecast is reported and doesn't tighten.")
+    state: State
+    reason: str
+
+
+class Counts(_Message):
+    """What the rates of a report rest on."""
+
+    ticks: int
+    eligible_ticks: int
+    negative_ticks: int
+    late_ticks: int
+    positive_ticks: int
+    false_alarm_ticks: int
+    releasing_negative_ticks: int = Field(
+        description="No alarm, and the gate not yet back from the one before."
+    )
+    onsets: int
+    anticipated_onsets: int
+    alarm_episodes: int
+    right_alarm_episodes: int
+
+
+class LedgerReport(_Message):
+    """The false-alarm budget."""
+
+    share_by_window: dict[str, float | None] = Field(
+        description="Alarms charged over calm ticks, by window length; null where no tick was calm."
+    )
+    limit_by_window: dict[str, float]
+    remaining_alarm_ticks: int
+    charges: int
+    denials: int
+
+
+class ReportResponse(_Message):
+    """How good the alarms were over the last day, from outcomes that have matured."""
+
+    false_alarm_rate: float | None
+    strict_false_alarm_rate: float | None = Field(description="The same over negative and late ticks.")
+    recall: float | None = Field(description="Share of onsets that an alarm 60 to 30 s ahead stood through.")
+    precision: float | None = Field(description="Share of alarm episodes that an onset followed in 75 s.")
+    lead_s: dict[str, float] | None = Field(description="Quantiles of alarm start to onset.")
+    counts: Counts
+    matures_after_s: int = Field(description="A tick is judged this long after it.")
+    advisory: bool
+    state: State
+    reason: str
+    ledger: LedgerReport
+    late_rows: int = Field(description="Rows that came after their second was closed, and were left out.")
+
+
+class ReadyResponse(_Message):
+    """Ready to decide, and by what."""
+
+    ready: bool
+    deciding_by: Literal["rules", "rules and forecast"]
+    bundle: str = Field(description="Version of the loaded bundle.")
+    providers: list[str] = Field(description="Execution providers that run the model.")
+    predictor: State
+    reason: str
+
+
+class Problem(BaseModel):
+    """An error that is not a refusal, as RFC 9457 has it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[str] | None = None

@@ -1,0 +1,86 @@
+"""Errors that are not refusals, as problem details (RFC 9457), and the bound on a request's body."""
+
+import logging
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.messages import Problem
+
+MEDIA_TYPE = "application/problem+json"
+MOST_ERRORS = 20
+
+log = logging.getLogger("tidegate")
+
+
+def problem(status: int, detail: str, errors: list[str] | None = None) -> JSONResponse:
+    """Answer with a problem; its title is the status in words."""
+    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors)
+    return JSONResponse(body.model_dump(exclude_none=True), status, media_type=MEDIA_TYPE)
+
+
+def faults(error: RequestValidationError | ValidationError) -> list[str]:
+    """What is wrong, a sentence part for each field; the value itself is not repeated."""
+    found = []
+    for fault in error.errors()[:MOST_ERRORS]:
+        place = ".".join(str(part) for part in fault["loc"] if part not in ("body", "arrived", "finished"))
+        found.append(f"{place or 'the body'}: {fault['msg']}")
+    return found
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app a problem."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        found = faults(error)
+        detail = f"The request is not valid: {found[0]}."
+        if "json" not in request.headers.get("content-type", ""):
+            detail += " Send JSON with the header content-type: application/json."
+        return problem(422, detail, found)
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        answer = problem(error.status_code, error.detail)
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        log.error("request failed", exc_info=error, extra={"fields": {"path": request.url.path}})
+        return problem(500, "Tidegate failed on this request; its log has the cause.")
+
+
+class BodyLimit:
+    """ASGI middleware: a body over ``max_bytes`` is answered with 413 and never held in memory whole."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, counting its body."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        read = 0
+        detail = f"The body is over {self.max_bytes} bytes; send it in parts."
+        for name, value in scope["headers"]:
+            if name == b"content-length" and (not value.isdigit() or int(value) > self.max_bytes):
+                await problem(413, detail)(scope, receive, send)
+                return
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.max_bytes:
+                raise HTTPException(413, detail)
+            return message
+
+        await self.app(scope, counted, send)
