@@ -56,6 +56,32 @@ def ingest_traces(
             console.print(table)
 
 
+@app.command("synth")
+def make_workload(
+    path: Annotated[Path, typer.Argument(help="Trace to write: .csv, .jsonl or .parquet.")],
+    days: Annotated[float, typer.Option(help="Span in days.")] = 3.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same workload.")] = 0,
+    rate: Annotated[float, typer.Option(help="Mean offered requests per second.")] = 8.5,
+    lengths: Annotated[
+        Path | None, typer.Option(help="Parquet file of clients' token lengths; by default built-in figures.")
+    ] = None,
+) -> None:
+    """Write a synthetic workload, and beside it the causes of its bursts (NAME.truth.csv)."""
+    from rich.table import Table
+
+    from data.workload import Settings, check_path, generate, summarise, write
+
+    check_path(path)  # before the work, not after it
+    settings = Settings(days=days, seed=seed, requests_per_s=rate, lengths=lengths)
+    workload = generate(settings)
+    truth = write(workload, path)
+    table = Table("what", "count", "per day")
+    for what, count, per_day in summarise(workload, settings.days):
+        table.add_row(what, f"{count:,}", f"{per_day:,.1f}")
+    console.print(table)
+    console.print(f"{path}, its causes in {truth}", soft_wrap=True, highlight=False)
+
+
 @traces_app.command("list")
 def list_traces() -> None:
     """Public traces that can be fetched, with their licences."""
@@ -85,6 +111,22 @@ def fetch_trace(
         task = bar.add_task(trace.file_name, total=None)
         path = fetch(trace, to, progress=lambda have, total: bar.update(task, completed=have, total=total))
     console.print(f"{path}  ({trace.licence}; cite {trace.citation})", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def serve(
+    bundle: Annotated[Path, typer.Option(help="Folder of the bundle to serve.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8311,
+    state: Annotated[Path, typer.Option(help="Where the false-alarm budget outlives a restart.")] = Path(
+        "var/serve/guard.json"
+    ),
+) -> None:
+    """Run the online service until SIGTERM or SIGINT."""
+    from serving.server import serve as run
+    from serving.settings import Settings
+
+    run(bundle, Settings(state_file=state), host, port)
 
 
 def main() -> None:

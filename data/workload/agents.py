@@ -7,6 +7,7 @@ from data.workload.calls import (
     NONE,
     PREFILL_S,
     PREFILL_S_PER_TOKEN,
+    SERVED,
     Calls,
     Cause,
     Sender,
@@ -22,12 +23,12 @@ FOLLOWED = 0.8
 DELAY_S = (20.0, 60.0)
 SPREAD_S = (5.0, 15.0)
 PLAN_PROMPT_TOKENS = (15_000, 40_000)
-PLAN_OUTPUT_TOKENS = (400, 3_000)
+PLAN_OUTPUT_TOKENS = (200, 3_000)
 CALL_PROMPT_TOKENS = (1_500, 3_000)
 CALL_OUTPUT_TOKENS = (100, 400)
-FAN_OUT_LOAD = (1.8, 3.6)
+FAN_OUT_LOAD = (1.6, 3.4)
 """Median work of a fan-out in its ten busiest seconds, as a multiple of the mean base load, by agent."""
-MAX_CALLS = 1_000
+MAX_CALLS = 20_000
 
 
 def run_agents(
@@ -79,7 +80,7 @@ def _episodes(
         random, np.full(len(plan_s), sender), plan_s, prompt, output, np.full(len(plan_s), NONE)
     )
 
-    follows = random.random(len(plan_s)) < FOLLOWED
+    follows = (random.random(len(plan_s)) < FOLLOWED) & (plans.outcome == SERVED)
     ln_median = np.log([random.uniform(*CALL_PROMPT_TOKENS), random.uniform(*CALL_OUTPUT_TOKENS)])
     sigma = np.array([0.3, 0.5])
     median_tokens = random.uniform(*FAN_OUT_LOAD) * load_tokens_per_s * 10

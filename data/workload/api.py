@@ -17,21 +17,21 @@ MAX_TOKENS = 32_768
 DAY_SHARE = 0.3
 """How far the stream follows the day curve; the rest of it is flat."""
 
-STORMS_PER_DAY = 10.0
+STORMS_PER_DAY = 12.0
 STORM_PROMPT_TOKENS = 8_000
 RISE_S = (20.0, 90.0)
-STORM_S = (60.0, 300.0)
+HOLD_S = (60.0, 300.0)
 FALL_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """Prompts of one API tenant grow over ``rise_s`` and stay long until ``lasts_s`` after the start."""
+    """Prompts of one API tenant grow over ``rise_s`` and stay long for ``hold_s``."""
 
     tenant: int
     start_s: float
     rise_s: float
-    lasts_s: float
+    hold_s: float
 
 
 def api_senders() -> list[Sender]:
@@ -58,7 +58,7 @@ def call_api(settings: Settings, requests_per_s: float, first_sender: int) -> tu
             grown = np.maximum(grown, _growth(at_s, storm))
             first = int(np.searchsorted(at_s, storm.start_s))
             if first < len(at_s):
-                length = f"rise_s={storm.rise_s:.0f} lasts_s={storm.lasts_s:.0f}"
+                length = f"rise_s={storm.rise_s:.0f} hold_s={storm.hold_s:.0f}"
                 causes.append(Cause(float(at_s[first]), "storm", sender.tenant, length))
         ln_prompt = np.log(PROMPT_TOKENS) + grown * np.log(STORM_PROMPT_TOKENS / PROMPT_TOKENS)
         prompt = draw_tokens(random, ln_prompt, np.full(len(at_s), SIGMA[0]), MAX_TOKENS)
@@ -73,13 +73,13 @@ def call_api(settings: Settings, requests_per_s: float, first_sender: int) -> tu
 def _draw_storms(settings: Settings) -> list[Storm]:
     random = stream(settings.seed, "storms")
     return [
-        Storm(int(random.integers(TENANTS)), at_s, random.uniform(*RISE_S), random.uniform(*STORM_S))
+        Storm(int(random.integers(TENANTS)), at_s, random.uniform(*RISE_S), random.uniform(*HOLD_S))
         for at_s in moments(random, STORMS_PER_DAY, settings.span_s).tolist()
     ]
 
 
 def _growth(at_s: Floats, storm: Storm) -> Floats:
     """How far prompts have grown, 0 to 1 on the log scale."""
-    lasts_s = max(storm.lasts_s, storm.rise_s)
-    edges = storm.start_s + np.array([0.0, storm.rise_s, lasts_s, lasts_s + FALL_S])
-    return np.interp(at_s, edges, [0.0, 1.0, 1.0, 0.0])
+    edges = storm.start_s + np.cumsum([0.0, storm.rise_s, storm.hold_s, FALL_S])
+    grown: Floats = np.interp(at_s, edges, [0.0, 1.0, 1.0, 0.0])
+    return grown

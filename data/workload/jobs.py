@@ -20,7 +20,7 @@ MIDDLE_LOAD = (0.12, 0.4)
 FREQUENT_LOAD = (0.05, 0.15)
 """Size of a run: load of its busiest 10 s, as a multiple of the mean base load."""
 FREQUENT_BELOW_S = 300
-MAX_RUN_CALLS = 2000
+MAX_RUN_CALLS = 20_000
 
 
 @dataclass(frozen=True, slots=True)

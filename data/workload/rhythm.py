@@ -39,13 +39,15 @@ def day_curve(random: np.random.Generator, start: datetime, seconds: float, lead
     return drifting
 
 
-def arrivals(random: np.random.Generator, curve: Floats, expected: float, lead_s: int = 0) -> Floats:
+def arrivals(
+    random: np.random.Generator, curve: Floats, expected: float, lead_s: int = 0, grid_s: int = GRID_S
+) -> Floats:
     """Times in seconds of a Poisson process along a curve, in order; ``expected`` of them after the lead."""
-    before = lead_s // GRID_S
+    before = lead_s // grid_s
     cumulative = np.concatenate([[0.0], np.cumsum(curve)])
     total = expected * cumulative[-1] / (cumulative[-1] - cumulative[before])
     at = np.sort(random.random(random.poisson(total))) * cumulative[-1]
-    at_s: Floats = np.interp(at, cumulative, np.arange(len(cumulative)) * GRID_S) - lead_s
+    at_s: Floats = np.interp(at, cumulative, np.arange(len(cumulative)) * grid_s) - lead_s
     return at_s
 
 

@@ -13,6 +13,7 @@ from data.errors import InputError
 DAY_S = 86_400
 MIN_SPAN_S = 600
 MAX_DAYS = 366.0
+MIN_REQUESTS_PER_S = 0.5
 MAX_REQUESTS = 100_000_000
 
 
@@ -48,12 +49,15 @@ class Settings:
             )
         if self.seed < 0:
             raise InputError(f"seed must be a whole number from 0 on; got {self.seed!r}.")
-        if not (math.isfinite(self.requests_per_s) and self.requests_per_s > 0):
-            raise InputError(f"requests_per_s must be above 0; got {self.requests_per_s!r}.")
+        if not (math.isfinite(self.requests_per_s) and self.requests_per_s >= MIN_REQUESTS_PER_S):
+            raise InputError(
+                f"requests_per_s must be at least {MIN_REQUESTS_PER_S}: below it scheduled jobs alone would "
+                f"send more; got {self.requests_per_s!r}."
+            )
         if self.days * DAY_S * self.requests_per_s > MAX_REQUESTS:
             raise InputError(
-                f"days x requests_per_s must come to at most {MAX_REQUESTS:,} requests; got {self.days:g} days "
-                f"at {self.requests_per_s:g}/s. Write several shorter workloads instead."
+                f"days x requests_per_s must come to at most {MAX_REQUESTS:,} requests; got {self.days:g} "
+                f"days at {self.requests_per_s:g} requests/s. Write several shorter workloads instead."
             )
         if self.start.tzinfo is None:
             raise InputError(f"start must have a time zone, such as +00:00; got {self.start.isoformat()!r}.")

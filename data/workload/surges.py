@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from data.workload.calls import Calls, Cause, Floats, Sender
-from data.workload.rhythm import GRID_S, arrivals, hour_and_weekend, moments
+from data.workload.calls import Calls, Cause, Floats, Ints, Sender
+from data.workload.rhythm import arrivals, hour_and_weekend, moments
 from data.workload.sessions import ChatTenants, hold_sessions
 from data.workload.settings import Settings, stream
 from data.workload.volleys import sizes, volleys
 
-RAMPS_PER_DAY = 6.0
+RAMPS_PER_DAY = 8.0
 RAMP_S = (120.0, 480.0)
 PLATEAU_S = (120.0, 900.0)
 DECAY_S = (300.0, 1200.0)
@@ -16,12 +16,12 @@ PEAK = (2.5, 5.0)
 """Rate of the group at the plateau, as a multiple of its usual rate."""
 GROUP_SHARE = (0.5, 0.9)
 RAMP_HOURS = (7.0, 23.0)
-STEP_S = 5.0
+STEP_S = 5
 
 SHOCKS_PER_DAY = 9.0
 SHOCK_LOAD = (2.0, 5.0)
 SHOCK_SPREAD_S = (3.0, 25.0)
-MAX_CALLS = 5_000
+MAX_CALLS = 20_000
 
 
 def ramp_crowds(
@@ -52,7 +52,7 @@ def ramp_crowds(
     return parts, causes
 
 
-def _group(random: np.random.Generator, share: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _group(random: np.random.Generator, share: Floats) -> Ints:
     """Tenants that crowd in together, the largest first: at random, up to a share of all conversations."""
     order = random.permutation(len(share))
     wanted = random.uniform(*GROUP_SHARE)
@@ -63,16 +63,15 @@ def _group(random: np.random.Generator, share: Floats) -> np.ndarray[tuple[int],
 def _crowd(
     random: np.random.Generator,
     extra_per_s: Floats,
-    group: np.ndarray[tuple[int], np.dtype[np.int64]],
+    group: Ints,
     rise_s: float,
     hold_s: float,
     decay_s: float,
-) -> tuple[Floats, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+) -> tuple[Floats, Ints]:
     """Starts of extra sessions after the ramp begins, in order, and the tenant of each."""
-    at = np.arange(0, rise_s + hold_s + 3 * decay_s, GRID_S / 12)
+    at = np.arange(0, rise_s + hold_s + 3 * decay_s, STEP_S)
     shape = np.where(at < rise_s, at / rise_s, np.exp(-np.maximum(at - rise_s - hold_s, 0) / decay_s))
-    sessions = extra_per_s.sum() * shape.sum() * GRID_S / 12
-    start_s = arrivals(random, shape, sessions) / 12
+    start_s = arrivals(random, shape, extra_per_s.sum() * shape.sum() * STEP_S, grid_s=STEP_S)
     tenant = random.choice(group, len(start_s), p=extra_per_s / extra_per_s.sum())
     return start_s, tenant
 

@@ -31,10 +31,7 @@ def write(workload: Workload, path: Path | str) -> Path:
 
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"The trace's name must end in one of {', '.join(SUFFIXES)}; got {path.name!r}.")
-    if not path.parent.is_dir():
-        raise InputError(f"The folder {path.parent} does not exist; make it or choose another.")
+    check_path(path)
     requests = workload.requests
     times = pl.col("arrived_at", "finished_at").dt.strftime(TIME)
     try:
@@ -48,3 +45,11 @@ def write(workload: Workload, path: Path | str) -> Path:
     except OSError as error:
         raise InputError(f"The workload can't be written to {path}: {error}") from error
     return truth_path(path)
+
+
+def check_path(path: Path) -> None:
+    """Raise InputError unless a workload can be written under that name."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"The trace's name must end in one of {', '.join(SUFFIXES)}; got {path.name!r}.")
+    if not path.parent.is_dir():
+        raise InputError(f"The folder {path.parent} does not exist; make it or choose another.")
