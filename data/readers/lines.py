@@ -60,19 +60,25 @@ def blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
 
 
 def csv_rows(path: Path, header: Sequence[str], header_line: int, block_bytes: int) -> Iterator[Rows]:
-    """CSV rows below the header, block by block."""
+    """CSV rows below the header, block by block.
+
+    Where the header has a space after its commas, such spaces are dropped from the rows too.
+    """
+    spaced = False
     for block in blocks(path, block_bytes):
         if block.first <= header_line:
-            skip = header_line + 1 - block.first
-            below = block.text.split(b"\n", skip)[skip:]
-            block = Block(header_line + 1, below[0] if below else b"")
+            above = header_line + 1 - block.first
+            parts = block.text.split(b"\n", above)
+            spaced |= b", " in parts[:above][-1]
+            block = Block(header_line + 1, b"".join(parts[above:]))
         if block.text:
-            yield _plain_csv(block, header) or _careful_csv(block, header)
+            plain = None if spaced else _plain_csv(block, header)
+            yield plain or _careful_csv(block, header, spaced)
 
 
 def _plain_csv(block: Block, header: Sequence[str]) -> Rows | None:
     """The block by the fast parser, or None unless every line plainly has one field per column."""
-    if b'"' in block.text or b", " in block.text:
+    if b'"' in block.text:
         return None
     schema = dict.fromkeys(header, pl.String)
     try:
@@ -87,20 +93,20 @@ def _plain_csv(block: Block, header: Sequence[str]) -> Rows | None:
     return Rows(_numbered(values, block.first), (), block.raw, len(block.text))
 
 
-def _careful_csv(block: Block, header: Sequence[str]) -> Rows:
+def _careful_csv(block: Block, header: Sequence[str], spaced: bool = False) -> Rows:
     """The block line by line: quotes, and lines that are not a row."""
     good: list[Sequence[str | int | None]] = []
     broken: list[tuple[int, str]] = []
     for number, line in block.numbered():
         try:
-            fields = next(csv.reader([line.decode()], strict=True))
+            fields = next(csv.reader([line.decode()], strict=True, skipinitialspace=spaced))
         except UnicodeDecodeError:
             broken.append((number, "the line is not UTF-8"))
         except csv.Error as error:
             broken.append((number, f"the line is not CSV: {error}"))
         else:
             if len(fields) == len(header):
-                good.append([*(text.strip() or None for text in fields), number])
+                good.append([*(text or None for text in fields), number])
             else:
                 broken.append((number, f"the line has {len(fields)} fields, the header has {len(header)}"))
     return Rows(_text_frame(good, header), broken, block.raw, len(block.text))

@@ -54,7 +54,7 @@ def inspect(path: Path) -> Sniffed:
     if line.lstrip().startswith("{"):
         form = _match(path, "jsonl", _json_keys(path, number, line), line)
         return Sniffed(form, "jsonl", form.columns, 0)
-    columns = tuple(name.strip() for name in next(csv.reader([line])))
+    columns = tuple(name.strip() for name in next(csv.reader([line], skipinitialspace=True)))
     return Sniffed(_match(path, "csv", columns, line), "csv", columns, number)
 
 

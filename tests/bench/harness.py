@@ -87,13 +87,13 @@ def report(name: str, checks: Sequence[Check], facts: dict[str, Any], packages: 
     """Print the checks and write them with the facts to var/bench/<name>.json."""
     table = Table("check", "value", "reference", "ratio", "target", "holds", title=name)
     for check in checks:
-        reference = "" if check.reference is None else f"{check.reference:,.3g}"
+        reference = "" if check.reference is None else _number(check.reference)
         sign = "≥" if check.at_least else "≤"
         table.add_row(
             check.what,
-            f"{check.value:,.4g}",
+            _number(check.value),
             reference,
-            f"{check.ratio:,.4g}",
+            _number(check.ratio),
             f"{sign} {check.target:g}",
             "yes" if check.holds else "NO",
         )
@@ -109,6 +109,11 @@ def report(name: str, checks: Sequence[Check], facts: dict[str, Any], packages: 
     }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
+
+
+def _number(value: float) -> str:
+    """Whole from 100 on, three digits below."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:

@@ -141,20 +141,27 @@ def test_an_unknown_key_on_a_later_line_is_not_lost(tmp_path: Path) -> None:
     assert reasons == ["unknown key 'tenent'", "the line is not a JSON object but list"]
 
 
-text = st.text("ab1.-'\t; ", max_size=3).map(str.strip)
+text = st.text("ab1.-'\t; ", max_size=3)
 
 
 @settings(max_examples=80)
-@given(st.lists(st.tuples(text, text, text), min_size=1, max_size=6), st.sampled_from([",", ", "]))
-def test_the_fast_and_the_careful_parser_agree(rows: list[tuple[str, str, str]], comma: str) -> None:
+@given(st.lists(st.tuples(text, text, text), min_size=1, max_size=6))
+def test_the_fast_and_the_careful_parser_agree(rows: list[tuple[str, str, str]]) -> None:
     header = ("x", "y", "z")
-    lines = [comma.join(row) for row in rows]
-    block = Block(7, "\r\n".join(lines).encode())
-    careful = _careful_csv(block, header)
-    fast = _plain_csv(block, header)
-    assert (fast is None) == (comma == ", ")
-    assert fast is None or fast.values.equals(careful.values)
+    block = Block(7, "\r\n".join(",".join(row) for row in rows).encode())
+    fast, careful = _plain_csv(block, header), _careful_csv(block, header)
+    assert fast is not None
+    assert fast.values.equals(careful.values)
     assert careful.values.drop("line").rows() == [tuple(field or None for field in row) for row in rows]
+
+
+def test_spaces_after_commas_are_dropped_where_the_header_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "spaced.csv"
+    path.write_text('request_id, arrived_at, prompt_tokens, tenant\na, 1.5, 10, "x, y"\n')
+    row = load_trace(path).requests.row(0, named=True)
+    assert (row["request_id"], row["prompt_tokens"], row["tenant"]) == ("a", 10, "x, y")
+    path.write_text("request_id,arrived_at,prompt_tokens,tenant\na,1.5,10, x\n")
+    assert load_trace(path).requests["tenant"].item() == " x"
 
 
 @pytest.mark.parametrize("line", ["", "a,b", "a,b,c,d", "a", ",,,"])
