@@ -1,0 +1,95 @@
+"""The ledger of reservations: tokens held for admitted requests until settled, cancelled, or out of lease."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from serving.controller.outputs import OutputQuantile
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Tokens held for one admitted request.
+
+    Attributes:
+        lane: lane that holds them.
+        tokens: prompt and expected output.
+        expires_s: end of the lease.
+        flow: what its output will teach.
+        limit_tokens: limit on the output of one answer.
+        answers: answers being generated.
+
+    """
+
+    lane: str
+    tokens: int
+    expires_s: float
+    flow: OutputQuantile
+    limit_tokens: int | None
+    answers: int
+
+
+class Ledger:
+    """Reservations against one capacity; what is held never leaves [0, capacity].
+
+    Reserving checks and takes in one step. Every lease is equally long and time never goes back, so the
+    order of entry is the order of expiry: the first entry is the next to expire, and no scan is needed.
+    """
+
+    def __init__(self, capacity_tokens: int, lease_s: float, id_prefix: str) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.lease_s = lease_s
+        self.held_tokens = 0
+        self._id_prefix = id_prefix
+        self._issued = 0
+        self._open: OrderedDict[str, Reservation] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def reserve(
+        self,
+        lane: str,
+        tokens: int,
+        now_s: float,
+        flow: OutputQuantile,
+        limit_tokens: int | None = None,
+        answers: int = 1,
+    ) -> str | None:
+        """Hold ``tokens`` and return the reservation's id; None, and nothing held, when they do not fit."""
+        if tokens < 0 or self.held_tokens + tokens > self.capacity_tokens:
+            return None
+        self._issued += 1
+        reservation_id = f"{self._id_prefix}{self._issued}"
+        self._open[reservation_id] = Reservation(
+            lane, tokens, now_s + self.lease_s, flow, limit_tokens, answers
+        )
+        self.held_tokens += tokens
+        return reservation_id
+
+    def release(self, reservation_id: str) -> Reservation | None:
+        """Free a reservation; None when it is unknown, already freed or expired."""
+        reservation = self._open.pop(reservation_id, None)
+        if reservation is not None:
+            self.held_tokens -= reservation.tokens
+        return reservation
+
+    def renew(self, reservation_id: str, now_s: float) -> bool:
+        """Start the lease anew, for a stream that is still running; False when it is unknown."""
+        reservation = self._open.get(reservation_id)
+        if reservation is None:
+            return False
+        reservation.expires_s = now_s + self.lease_s
+        self._open.move_to_end(reservation_id)
+        return True
+
+    def expired(self, now_s: float) -> list[Reservation]:
+        """Free and return the reservations whose lease is over."""
+        freed: list[Reservation] = []
+        while self._open:
+            reservation = next(iter(self._open.values()))
+            if reservation.expires_s > now_s:
+                break
+            self._open.popitem(last=False)
+            self.held_tokens -= reservation.tokens
+            freed.append(reservation)
+        return freed
