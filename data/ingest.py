@@ -4,8 +4,8 @@ Rows are first written to Parquet files that no table knows yet; then one short 
 of the lake. So a slow file holds up no other writer, and a failure leaves nothing behind.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +16,10 @@ from data.readers import Batch, read_batches, sha256_of, sniff
 
 FILE_ROWS = 1_000_000
 """Rows in a Parquet file of the lake, about."""
+
+
+Staged = dict[str, list[Path]]
+"""Parquet files by the table that they will belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +53,17 @@ def ingest(
     sha256 = sha256_of(path)
     if earlier := _earlier_rows(lake, sha256, source):
         return IngestSummary(earlier, 0, 0, earlier)
-    staged: list[Path] = []
+    staged: Staged = {"requests": [], "quarantine": []}
     try:
-        rows, quarantine = _stage(read_batches(path, source=source), lake, staged, progress)
+        rows, quarantined = _stage(read_batches(path, source=source), lake, staged, progress)
         # From the look for duplicates to the commit no other ingest may add rows.
         with lake.locked("ingest"):
             if earlier := _earlier_rows(lake, sha256, source):
                 _remove(staged)
                 return IngestSummary(earlier, 0, 0, earlier)
-            duplicates = _drop_duplicates(lake, staged, source, own_ids)
-            stored = rows - quarantine.height - duplicates
-            summary = IngestSummary(rows, stored, quarantine.height, duplicates)
-            lake.transact(lambda: _commit(lake, staged, quarantine, summary, sha256, source))
+            duplicates = _drop_duplicates(lake, staged["requests"], source, own_ids)
+            summary = IngestSummary(rows, rows - quarantined - duplicates, quarantined, duplicates)
+            lake.transact(lambda: _commit(lake, staged, summary, sha256, source))
     except BaseException:
         _remove(staged)
         raise
@@ -77,41 +80,35 @@ def _earlier_rows(lake: Lake, sha256: str, source: str) -> int:
 
 
 def _stage(
-    batches: Iterable[Batch], lake: Lake, staged: list[Path], progress: Callable[[int], None] | None
-) -> tuple[int, pl.DataFrame]:
-    """Write the good rows to files, noted in `staged`; rows read, and those for the quarantine."""
-    rows = 0
-    quarantines: list[pl.DataFrame] = []
-
-    def requests() -> Iterator[pl.DataFrame]:
-        nonlocal rows
-        for batch in batches:
-            rows += batch.rows
-            if batch.quarantine.height:
-                quarantines.append(batch.quarantine)
-            if progress:
-                progress(batch.size_bytes)
-            yield batch.requests
-
-    for frame in _grouped(requests()):
-        staged.append(lake.new_file("requests"))
-        frame.write_parquet(staged[-1], compression="snappy")
-    return rows, pl.concat(quarantines) if quarantines else pl.DataFrame()
+    batches: Iterable[Batch], lake: Lake, staged: Staged, progress: Callable[[int], None] | None
+) -> tuple[int, int]:
+    """Write the rows to files, noted in `staged`; rows read, and how many of them are for the quarantine."""
+    rows = quarantined = 0
+    waiting: dict[str, list[pl.DataFrame]] = {table: [] for table in staged}
+    for batch in batches:
+        rows += batch.rows
+        quarantined += batch.quarantine.height
+        waiting["requests"].append(batch.requests)
+        waiting["quarantine"].append(batch.quarantine)
+        for table, frames in waiting.items():
+            if sum(frame.height for frame in frames) >= FILE_ROWS:
+                _write(lake, table, frames, staged)
+        if progress:
+            progress(batch.size_bytes)
+    for table, frames in waiting.items():
+        _write(lake, table, frames, staged)
+    return rows, quarantined
 
 
-def _grouped(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """The frames put together to about FILE_ROWS each; empty ones leave no trace."""
-    group: list[pl.DataFrame] = []
-    for frame in frames:
-        group.append(frame)
-        if sum(part.height for part in group) >= FILE_ROWS:
-            yield pl.concat(group)
-            group = []
-    if sum(part.height for part in group):
-        yield pl.concat(group)
+def _write(lake: Lake, table: str, frames: list[pl.DataFrame], staged: Staged) -> None:
+    """Write the waiting frames to one file and forget them; no rows make no file."""
+    if any(frame.height for frame in frames):
+        staged[table].append(lake.new_file(table))
+        pl.concat(frames).write_parquet(staged[table][-1], compression="snappy")
+    frames.clear()
 
 
-def _drop_duplicates(lake: Lake, staged: list[Path], source: str, own_ids: bool) -> int:
+def _drop_duplicates(lake: Lake, files: list[Path], source: str, own_ids: bool) -> int:
     """Rewrite the staged files without rows whose request_id stands earlier in them or in the lake.
 
     Numbered ids can't repeat within a file, so a source that is new needs no look at all.
@@ -119,10 +116,10 @@ def _drop_duplicates(lake: Lake, staged: list[Path], source: str, own_ids: bool)
     stored = "SELECT request_id FROM lake.requests WHERE source = $source"
     parameters: dict[str, object] = {"source": source}
     known = lake.query(f"SELECT count(*) FROM ({stored})", parameters).item()
-    if not staged or not (own_ids or known):
+    if not files or not (own_ids or known):
         return 0
-    files = ", ".join(_quoted(path) for path in staged)
-    rows = f"read_parquet([{files}], filename = true, file_row_number = true)"
+    names = ", ".join(_quoted(file) for file in files)
+    rows = f"read_parquet([{names}], filename = true, file_row_number = true)"
     repeated = lake.query(
         f"""
         SELECT request_id FROM {rows} GROUP BY request_id HAVING count(*) > 1
@@ -131,56 +128,46 @@ def _drop_duplicates(lake: Lake, staged: list[Path], source: str, own_ids: bool)
         """,
         parameters,
     )
-    if not repeated.height:
+    if repeated.is_empty():
         return 0
     before = lake.query(f"SELECT count(*) FROM {rows}").item()
     kept = lake.new_file("requests")
-    # A list position, since file names are random and would not tell which file came first.
-    order = f"list_position([{files}], filename), file_row_number"
-    try:
-        lake.db.execute(
-            f"""
-            COPY (
-                SELECT * EXCLUDE (filename, file_row_number)
-                FROM {rows} ANTI JOIN ({stored}) USING (request_id)
-                QUALIFY row_number() OVER (PARTITION BY request_id ORDER BY {order}) = 1
-            ) TO {_quoted(kept)} (FORMAT parquet)
-            """,
-            parameters,
-        )
-        after = lake.query(f"SELECT count(*) FROM {_quoted(kept)}").item()
-    except BaseException:
-        _remove([kept])
-        raise
-    _remove(staged)
-    staged.append(kept)
-    if not after:
-        _remove(staged)
+    files.append(kept)  # so that it is removed with the others if this fails
+    # File names are random, so the order of the files is told by their place in the list.
+    order = f"list_position([{names}], filename), file_row_number"
+    lake.db.execute(
+        f"""
+        COPY (
+            SELECT * EXCLUDE (filename, file_row_number)
+            FROM {rows} ANTI JOIN ({stored}) USING (request_id)
+            QUALIFY row_number() OVER (PARTITION BY request_id ORDER BY {order}) = 1
+        ) TO {_quoted(kept)} (FORMAT parquet)
+        """,
+        parameters,
+    )
+    after = lake.query(f"SELECT count(*) FROM {_quoted(kept)}").item()
+    _unlink(files if after == 0 else files[:-1])
+    files[:] = [kept] if after else []
     return int(before - after)
 
 
-def _commit(
-    lake: Lake, staged: list[Path], quarantine: pl.DataFrame, summary: IngestSummary, sha256: str, source: str
-) -> None:
-    lake.add_files("requests", staged)
-    lake.insert("quarantine", quarantine)
-    note = {
-        "sha256": sha256,
-        "source": source,
-        "rows": summary.rows,
-        "stored": summary.stored,
-        "quarantined": summary.quarantined,
-        "duplicates": summary.duplicates,
-        "at": datetime.now(UTC),
-    }
+def _commit(lake: Lake, staged: Staged, summary: IngestSummary, sha256: str, source: str) -> None:
+    for table, files in staged.items():
+        lake.add_files(table, files)
+    note = asdict(summary) | {"sha256": sha256, "source": source, "at": datetime.now(UTC)}
     lake.insert("ingests", pl.DataFrame([note]))
 
 
-def _remove(files: list[Path]) -> None:
-    """Delete these files and forget them."""
+def _remove(staged: Staged) -> None:
+    """Delete the staged files and forget them."""
+    for files in staged.values():
+        _unlink(files)
+        files.clear()
+
+
+def _unlink(files: Iterable[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
-    files.clear()
 
 
 def _quoted(path: Path) -> str:

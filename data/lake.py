@@ -69,15 +69,17 @@ class Lake:
     def __init__(self, folder: str | Path = "var/lake") -> None:
         self.folder = Path(folder).resolve()
         self.data = self.folder / "data"
+        self.db = _connect()
         try:
             self.data.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+            with self.locked("open"):  # two processes that make a catalog at once would damage each other's
+                self._retried(self._open)
+        except (OSError, duckdb.Error) as error:
+            self.db.close()
             raise InputError(
-                f"{self.folder} can't be a lake: {error.strerror}; give a writable folder"
+                f"{self.folder} can't be opened as a lake: {str(error).splitlines()[-1]}; "
+                "give a writable folder that is new or holds a lake"
             ) from error
-        self.db = _connect()
-        with self.locked("open"):  # two processes that make a catalog at once would damage each other's
-            self._retried(self._open)
 
     def __enter__(self) -> Self:
         return self

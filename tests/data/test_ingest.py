@@ -1,6 +1,7 @@
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -53,6 +54,22 @@ def test_the_same_file_again_adds_nothing(lake: Lake, tmp_path: Path) -> None:
     assert lake.requests("again").height == 1
     assert lake.query("FROM lake.quarantine WHERE source = 'again'")["line"].to_list() == [3]
     assert ingest(tmp_path / "renamed.csv", lake, source="another") == IngestSummary(2, 1, 1, 0)
+
+
+def test_two_ingests_of_one_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(AZURE + "2023-11-16 18:17:04.0000000,10,2\r\n" * 1_000)
+
+    def run(_: int) -> IngestSummary:
+        with Lake(tmp_path / "lake") as own:
+            return ingest(path, own)
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = sorted(threads.map(run, range(2)), key=lambda summary: summary.duplicates)
+    assert first == IngestSummary(1_000, 1_000, 0, 0)
+    assert second == IngestSummary(1_000, 0, 0, 1_000)
+    with Lake(tmp_path / "lake") as lake:
+        assert lake.requests().height == 1_000
 
 
 def test_a_file_that_grew_adds_its_new_rows(lake: Lake, tmp_path: Path) -> None:

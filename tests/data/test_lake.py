@@ -102,10 +102,13 @@ def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
         assert lake.requests().height == 1
 
 
-def test_a_file_in_the_way_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "lake").write_text("")
-    with pytest.raises(InputError, match="can't be a lake"):
-        Lake(tmp_path / "lake")
+def test_what_is_no_lake_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "catalog.sqlite").write_text("not a database " * 100)
+    for name in ("file", "folder"):
+        with pytest.raises(InputError, match=r"can't be opened as a lake: .*; give a writable folder"):
+            Lake(tmp_path / name)
 
 
 def write_some(folder: Path, source: str, appends: int) -> None:
