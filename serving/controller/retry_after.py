@@ -43,7 +43,7 @@ class Returns:
 
     Refused clients queue for their turn: each is told to come back when the tokens ahead of it, those of
     clients refused before it included, have drained, and at most 100 in a second. Where the line grows past
-    30 s it starts again from the front.
+    30 s it goes on at a random point within them.
     """
 
     def __init__(self, random: Random) -> None:
@@ -56,7 +56,9 @@ class Returns:
         """Milliseconds after which to come back with a request of that size."""
         earliest_s = now_s + wait_s(backlog_tokens, drain_tokens_per_s)
         turn_s = max(earliest_s, self._next_s)
-        if turn_s > now_s + MOST_S - 1.0:
-            turn_s = earliest_s
+        latest_s = now_s + MOST_S - 1.0
+        if turn_s > latest_s:
+            turn_s = min(earliest_s, latest_s)
+            turn_s += self._random.random() * (latest_s - turn_s)
         self._next_s = turn_s + max(1.0 / RETURNS_PER_S, wait_s(request_tokens, drain_tokens_per_s))
         return jittered_ms(turn_s - now_s, self._random)
