@@ -17,7 +17,6 @@ from data.readers import Batch, read_batches, sha256_of, sniff
 FILE_ROWS = 1_000_000
 """Rows in a Parquet file of the lake, about."""
 
-
 Staged = dict[str, list[Path]]
 """Parquet files by the table that they will belong to."""
 
@@ -65,7 +64,9 @@ def ingest(
             summary = IngestSummary(rows, rows - quarantined - duplicates, quarantined, duplicates)
             lake.transact(lambda: _commit(lake, staged, summary, sha256, source))
     except BaseException:
-        _remove(staged)
+        # An interrupt may strike just after the commit: the files are the lake's own then.
+        if not _earlier_rows(lake, sha256, source):
+            _remove(staged)
         raise
     return summary
 

@@ -128,6 +128,25 @@ def test_a_failure_at_the_commit_leaves_nothing(
     assert ingest(path, lake) == IngestSummary(2, 1, 1, 0)
 
 
+def test_an_interrupt_just_after_the_commit_keeps_what_was_committed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "interrupted.csv"
+    path.write_text(HEADER + "a,5,1\nb,5,-1\n")
+    transact = lake.transact
+
+    def interrupted(write: Callable[[], None]) -> None:
+        transact(write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lake, "transact", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ingest(path, lake)
+    monkeypatch.undo()
+    assert lake.requests("interrupted").height == 1
+    assert ingest(path, lake) == IngestSummary(2, 0, 0, 2)
+
+
 row = st.tuples(st.sampled_from("abcd"), st.sampled_from(["1", "2.5", "never"]), st.integers(-1, 3))
 
 

@@ -102,6 +102,38 @@ def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
         assert lake.requests().height == 1
 
 
+def test_files_survive_a_rollback_so_that_a_retry_can_add_them_again(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        file = lake.new_file("requests")
+        empty = pl.DataFrame(schema=POLARS_REQUESTS)
+        pl.concat([empty, requests("s", ["a", "b"])], how="diagonal").write_parquet(file)
+        attempts = 0
+
+        def write() -> None:
+            nonlocal attempts
+            attempts += 1
+            lake.add_files("requests", [file])
+            if attempts == 1:
+                raise duckdb.TransactionException("Failed to commit: database is locked")
+
+        lake.transact(write)
+        assert attempts == 2
+        assert lake.requests("s")["request_id"].to_list() == ["a", "b"]
+
+
+def test_an_error_that_is_no_conflict_is_not_tried_again(tmp_path: Path) -> None:
+    attempts = 0
+
+    def write() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise duckdb.BinderException("no such column")
+
+    with Lake(tmp_path) as lake, pytest.raises(duckdb.BinderException):
+        lake.transact(write)
+    assert attempts == 1
+
+
 def test_what_is_no_lake_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
