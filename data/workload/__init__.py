@@ -5,7 +5,7 @@ workload.requests    # polars, the schema of requests, sorted by arrival
 workload.causes      # at, t_s, cause, tenant, detail
 write(workload, "day.csv")
 
-Conversations and single API calls make up about three quarters of the requests. On top come scheduled jobs
+Conversations and single API calls make up 60-80 % of the requests. On top come scheduled jobs
 (cause "cron"), agents that fan out after a planning call ("fan_out"), crowds ("ramp"), prompts that grow at a
 steady rate ("storm"), clients that come back when told ("retry_echo"), and "shock", which nothing announces.
 """

@@ -114,14 +114,12 @@ def _requests(
             "repeats": np.where(repeats == NONE, NONE, place[repeats]),
             "arrived_us": origin_us + np.floor(calls.arrived_s * 1e6).astype(np.int64),
             "finished_us": origin_us + np.ceil(calls.finished_s * 1e6).astype(np.int64),
-            "outcome_number": calls.outcome,
             "prompt_tokens": calls.prompt,
             "cached_tokens": calls.cached,
             "limit": calls.limit,
             "output_tokens": calls.output,
         }
     )
-    outcomes = pl.Series(OUTCOMES)
     frame = pl.concat([numbers, names[calls.sender]], how="horizontal").with_columns(
         source=pl.lit(f"synthetic-{seed}"),
         request_id="r" + pl.col("request"),
@@ -131,7 +129,7 @@ def _requests(
             "s" + pl.col("session_number").cast(pl.String)
         ),
         max_tokens=pl.when(pl.col("limit") != NONE).then("limit"),
-        outcome=outcomes.gather(calls.outcome),
+        outcome=pl.Series(OUTCOMES).gather(calls.outcome),
         retry_of=pl.when(pl.col("repeats") != NONE).then("r" + pl.col("repeats").cast(pl.String)),
         **{
             name: pl.lit(None, dtype=POLARS_REQUESTS[name])
@@ -154,7 +152,7 @@ def _causes(causes: list[Cause], origin_us: int, requests: pl.DataFrame) -> pl.D
         .sort("at_us", "cause", "tenant", "detail")
         .select(
             at=pl.col("at_us").cast(UTC_US),
-            t_s=(pl.col("at_us") - first) / 1e6,
+            t_s=((pl.col("at_us") - first) / 1e6).round(6),
             cause="cause",
             tenant="tenant",
             detail="detail",

@@ -13,7 +13,7 @@ RAMP_S = (120.0, 480.0)
 PLATEAU_S = (120.0, 900.0)
 DECAY_S = (300.0, 1200.0)
 PEAK = (2.5, 5.0)
-"""Rate of the group at the plateau, as a multiple of its usual rate."""
+"""Rate of new sessions of the group at the plateau, as a multiple of its mean."""
 GROUP_SHARE = (0.5, 0.9)
 RAMP_HOURS = (7.0, 23.0)
 STEP_S = 5
