@@ -51,6 +51,9 @@ class AdmitRequest(_Message):
     max_tokens: Limit | None = Field(None, description="Client's limit on output tokens.")
     max_completion_tokens: Limit | None = Field(None, description="The newer name of max_tokens.")
     n: int = Field(1, ge=1, le=128, strict=True, description="Answers asked for.")
+    deadline_ms: float | None = Field(
+        None, gt=0, description="Time to first token after which the answer is worthless to the client."
+    )
     request_id: Name | None = Field(None, description="The gateway's name for the request.")
     log_type: Name | None = Field(None, description="The source's own mark, such as 'search'.")
 
@@ -60,10 +63,10 @@ class AdmitResponse(_Message):
 
     admitted: Literal[True] = True
     reservation_id: str = Field(description="Name it in POST /v1/settle.")
-    lane: Lane
+    lane: str = Field(description="SLO class that it was judged in.")
     expected_output_tokens: int = Field(description="Output tokens reserved.")
     tightening: float = Field(description="Level in [0, 1] that the forecast applies to the rules.")
-    backpressure: float | None = Field(description="B in [0, 1]; null while the engine's state is unknown.")
+    backpressure: float = Field(description="B in [0, 1], over those of its terms that are known.")
     lease_s: float = Field(description="Unsettled, the reservation is released after this time.")
 
 
@@ -90,7 +93,9 @@ class SettleRequest(_Message):
     )
 
     reservation_id: Name
-    output_tokens: Tokens = Field(description="Tokens generated, also when the client left early.")
+    output_tokens: Tokens | None = Field(
+        None, description="Tokens generated, also when the client left early; null when nobody counted."
+    )
     cached_tokens: Tokens | None = Field(None, description="Prompt tokens served from the prefix cache.")
     outcome: Outcome = Field(description="served, failed, shed (by the engine) or aborted (by the client).")
 
@@ -110,8 +115,8 @@ class EngineSample(_Message):
     batch_tokens: Count | None = Field(None, description="Tokens in the running batch.")
     max_batch_tokens: Capacity | None = Field(None, description="Tokens that the batch can hold.")
     kv_cache_hit_rate: Share | None = Field(None, description="Share of prompt tokens found in cache.")
-    kv_cache_usage: Share | None = Field(None, description="Share of KV blocks in use.")
-    gpu_util: Share | None = Field(None, description="Share of time in which the GPU was busy.")
+    kv_cache_usage: Share | None = Field(None, description="Share of KV blocks in use; shown in /metrics.")
+    gpu_util: Share | None = Field(None, description="Share of time the GPU was busy; shown in /metrics.")
 
 
 class Arrived(_Message):
@@ -173,8 +178,8 @@ class ForecastResponse(_Message):
     baseline_tokens_per_s: float | None = Field(description="Load known as normal.")
     score: float | None = Field(description="Logit of p_onset, which the threshold is compared with.")
     threshold: float | None = Field(description="An alarm needs a score over it; null while advisory.")
-    alarm: bool | None = Field(description="The forecast tightens the gate.")
-    denied: bool | None = Field(description="Over the threshold, and the false-alarm budget refused.")
+    alarm: bool = Field(description="The forecast tightens the gate.")
+    denied: bool = Field(description="Over the threshold, and the false-alarm budget refused.")
     tightening_target: float
     tightening: float = Field(description="Where the gate stands on its way to the target.")
     advisory: bool = Field(description="The forecast is reported and doesn't tighten.")

@@ -122,6 +122,7 @@ class Meter:
         self._holes: deque[tuple[int, int]] = deque()
         self._ticks: deque[Matured] = deque()
         self._onsets: deque[int] = deque()
+        self._tally: Tally | None = None
         self._settled_until_s = WARMUP_S  # onsets up to here are counted or left out for good
 
     def tick(self, t_s: int, alarm: bool, tightened: bool | None = None) -> None:
@@ -164,12 +165,18 @@ class Meter:
             eligible = eligible and not self.touched(t_s, HORIZON_S[1])
             matured.append(Matured(t_s, alarm, tightened, eligible, t_s + ahead_s if within else None))
         self._ticks.extend(matured)
+        self._tally = None
         self._count_onsets(found.onset_s + start_s, matured[-1].t_s + HORIZON_S[1])
         self._forget(now_s)
         return matured
 
     def tally(self) -> Tally:
-        """Count what matured over the last day."""
+        """Count what matured over the last day; counted anew when more has."""
+        if self._tally is None:
+            self._tally = self._count()
+        return self._tally
+
+    def _count(self) -> Tally:
         t_s = np.array([tick.t_s for tick in self._ticks], dtype=np.int64)
         alarm = np.array([tick.alarm for tick in self._ticks], dtype=np.bool_)
         onsets = np.array(self._onsets, dtype=np.int64)

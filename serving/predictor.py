@@ -113,6 +113,7 @@ class Predictor:
         self.failure: str | None = None
         self.failures = 0
         self._target = 0.0
+        self._last_s = -TICK_S
         self._ticked_at_s: float | None = None
         self._started = False
 
@@ -130,14 +131,14 @@ class Predictor:
             self._ticked_at_s = now_s
             return True
         due_s = offered.second(now_us) // TICK_S * TICK_S
-        behind = (due_s - offered.ticked_s) // TICK_S
-        if behind <= 0 and self.seen is not None:
+        if due_s <= self._last_s:
             return True
-        if self._started and behind * TICK_S > LATE_S:
-            self.meter.hole(offered.ticked_s, due_s - 1)
-        last_s = min(due_s, offered.ticked_s + CATCH_UP_TICKS * TICK_S)
+        if self._started and due_s - self._last_s > LATE_S:
+            self.meter.hole(self._last_s, due_s - 1)
+        first_s = self._last_s + TICK_S
+        last_s = self._last_s = min(due_s, self._last_s + CATCH_UP_TICKS * TICK_S)
         try:
-            for t_s in range(offered.ticked_s + TICK_S, last_s, TICK_S):
+            for t_s in range(first_s, last_s, TICK_S):
                 offered.features(t_s)  # history: learned from, not decided on
             self._one(last_s, decide=last_s == due_s, tightened=tightened)
         except Exception as error:  # whatever broke, the rules go on and everyone may read why

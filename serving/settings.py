@@ -1,9 +1,10 @@
 """Settings of the online service, checked when it starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from data.errors import InputError
+from serving.controller.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Settings:
         save_every_s: how often it is written, besides at shutdown.
         capacity_tokens_per_s: work that the engine can do, where that is known: bursts under 70 % of it
             don't count in the live report.
+        rules: the controller's rules.
         max_body_bytes: longest request body that is read.
         max_open_requests: requests observed elsewhere that may wait for their end at one time.
 
@@ -23,6 +25,7 @@ class Settings:
     state_file: Path | None = None
     save_every_s: float = 60.0
     capacity_tokens_per_s: float | None = None
+    rules: Rules = field(default_factory=Rules)
     max_body_bytes: int = 8 * 1024 * 1024
     max_open_requests: int = 100_000
 

@@ -15,9 +15,6 @@ def test_labels_are_lane_and_reason_only() -> None:
     metrics.refused.labels("batch", "backpressure").inc()
     metrics.rows_refused.labels("late").inc()
     labels = {
-        name
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        for name in sample.labels
+        name for family in metrics.registry.collect() for sample in family.samples for name in sample.labels
     }
     assert labels <= {"lane", "reason", "le"}

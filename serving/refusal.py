@@ -1,0 +1,60 @@
+"""A refusal as OpenAI clients and gateways read it: 429, an error body, and when to come back."""
+
+from collections.abc import Mapping
+
+from fastapi.responses import JSONResponse
+
+from serving.controller.decision import Decision, Reason
+from serving.messages import OpenAIError, Refusal
+
+WORDS: Mapping[Reason, str] = {
+    "deadline": "its prompt alone takes longer than its deadline allows",
+    "too_large": "it needs more tokens than its lane can ever hold",
+    "saturated": "the engine's token capacity is reserved",
+    "backpressure": "the engine is under backpressure",
+    "lane_budget": "the token budget of its lane is spent",
+}
+DROPPED_REASONS: Mapping[Reason, str] = {
+    "deadline": "rejected-ttl-expired",
+    "saturated": "rejected-saturated",
+    "backpressure": "rejected-saturated",
+    "lane_budget": "rejected-saturated",
+}
+"""The nearest of llm-d's dropped reasons (https://github.com/llm-d/llm-d-router); too_large has none."""
+TOKEN_BUDGETS: frozenset[Reason] = frozenset({"too_large", "lane_budget"})
+
+
+def refusal(decision: Decision) -> JSONResponse:
+    """The 429 of a decision that refused; advice to wait is left out where waiting is of no use.
+
+    Raises:
+        ValueError: when the decision admitted.
+
+    """
+    reason = decision.reason
+    if reason is None:
+        raise ValueError("an admitted request has no refusal")
+    forecast = ", tightened ahead of a forecast burst" if decision.tightened else ""
+    advice = (
+        f" Retry after {decision.retry_after_s} s."
+        if decision.retry_after_s is not None
+        else " The same request can't be admitted later either."
+    )
+    body = Refusal(
+        error=OpenAIError(
+            message=f"Tidegate refused this: {WORDS[reason]} (lane {decision.lane}{forecast}).{advice}",
+            type="tokens" if reason in TOKEN_BUDGETS else "requests",
+            code="rate_limit_exceeded",
+        )
+    )
+    headers = {
+        "x-should-retry": str(decision.retry).lower(),
+        "x-tidegate-reason": reason,
+        "x-tidegate-tightened": str(decision.tightened).lower(),
+    }
+    if dropped := DROPPED_REASONS.get(reason):
+        headers["x-llm-d-request-dropped-reason"] = dropped
+    if decision.retry_after_ms is not None:
+        headers["retry-after"] = str(decision.retry_after_s)
+        headers["retry-after-ms"] = str(decision.retry_after_ms)
+    return JSONResponse(body.model_dump(), 429, headers)

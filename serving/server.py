@@ -1,0 +1,52 @@
+"""Starting and stopping the service on a socket."""
+
+import logging
+import signal
+import socket
+from pathlib import Path
+
+import uvicorn
+
+from data.errors import InputError
+from models.bundle import Bundle
+from serving import logs
+from serving.app import create_app
+from serving.clock import SystemClock
+from serving.settings import Settings
+
+GRACE_S = 10
+"""Requests that are being answered have this long to end after a signal to stop."""
+
+log = logging.getLogger("tidegate")
+
+
+def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT, then save the guard's state and return.
+
+    Raises:
+        InputError: when the bundle, the state or the address can't be used.
+
+    """
+    app = create_app(Bundle.load(bundle), settings, SystemClock())
+    listening = _listen(host, port)
+    logs.configure()
+    # uvicorn raises the signal again once it has shut down; an orderly stop is no failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S)
+    log.info("listening", extra={"fields": {"host": host, "port": listening.getsockname()[1]}})
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise InputError(
+            f"Address {host}:{port} can't be listened on ({error}); choose another with --host and --port."
+        ) from error
+    return listening
