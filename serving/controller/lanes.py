@@ -73,21 +73,21 @@ class Lanes:
             for name, rule in ((name, rules.lane(name)) for name in LANES)
         }
 
-    def overflow_tokens(self, lane: Lane, tokens: int, tightening: float, now_s: float) -> float:
+    def overflow_tokens(self, lane: Lane, tokens: int, tightening: float, now_s: float) -> int:
         """Tokens that must leave before the lane's budget has room for ``tokens``; 0 when it has.
 
         Tightening cuts the lane's share and the most that it may hold with what it borrows.
         """
         if lane.rule.protected:
-            return 0.0
+            return 0
         left = 1.0 - lane.rule.cut * tightening
         held = lane.held_tokens + tokens
         over = max(
-            held - lane.most_tokens * left,
+            held - round(lane.most_tokens * left),
             self.shared_held_tokens + tokens - self.shared_tokens,
-            0.0,
+            0,
         )
-        borrowed = held - lane.share_tokens * left
+        borrowed = held - round(lane.share_tokens * left)
         if borrowed > over and self._called_back(lane, now_s):
             return borrowed
         return over
