@@ -31,7 +31,9 @@ class Column:
 REQUESTS: tuple[Column, ...] = (
     Column("source", pl.String(), "VARCHAR", True, "trace or gateway that the row comes from"),
     Column("request_id", pl.String(), "VARCHAR", True, "unique within the source"),
-    Column("arrived_at", UTC_US, "TIMESTAMPTZ", True, "arrival; traces without a date start at the Unix epoch"),
+    Column(
+        "arrived_at", UTC_US, "TIMESTAMPTZ", True, "arrival; traces without a date start at the Unix epoch"
+    ),
     Column("tenant", pl.String(), "VARCHAR", False, "who pays"),
     Column("lane", pl.String(), "VARCHAR", False, "premium, standard or batch"),
     Column("model", pl.String(), "VARCHAR", False, "model asked for"),
@@ -44,7 +46,9 @@ REQUESTS: tuple[Column, ...] = (
     Column("finished_at", UTC_US, "TIMESTAMPTZ", False, "last token, refusal or abort"),
     Column("outcome", pl.String(), "VARCHAR", False, "served, failed, shed or aborted"),
     Column("retry_of", pl.String(), "VARCHAR", False, "request_id of the attempt that this one repeats"),
-    Column("block_hashes", pl.List(pl.Int64()), "BIGINT[]", False, "prefix-chained ids of the prompt's KV blocks"),
+    Column(
+        "block_hashes", pl.List(pl.Int64()), "BIGINT[]", False, "prefix-chained ids of the prompt's KV blocks"
+    ),
     Column("block_tokens", pl.Int32(), "INTEGER", False, "tokens in a full KV block of block_hashes"),
 )
 
@@ -64,7 +68,5 @@ def work_tokens() -> pl.Expr:
     85
     """
     return (
-        pl.col("prompt_tokens")
-        - pl.col("cached_tokens").fill_null(0)
-        + pl.col("output_tokens").fill_null(0)
+        pl.col("prompt_tokens") - pl.col("cached_tokens").fill_null(0) + pl.col("output_tokens").fill_null(0)
     ).alias("work_tokens")

@@ -4,13 +4,26 @@ from itertools import pairwise
 
 import numpy as np
 import polars as pl
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from features.bins import trailing_sum
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
 from features.flows import FlowSeconds, flow_seconds
+from features.periods import POINTS
 from features.recurrence import EXPECTATIONS, Recurrence
-from features.windows import CHANNELS, LAG_S, LAGS, WINDOWS_S, WindowSums, assemble
+from features.ticks import HORIZON_S, TICK_S
+from features.windows import (
+    CHANNELS,
+    HALVES,
+    LAG_S,
+    LAGS,
+    WINDOWS_S,
+    Known,
+    assemble,
+    baseline_of,
+    cycle_ticks,
+)
 
 
 def channel_seconds(flows: FlowSeconds) -> NDArray[np.int64]:
@@ -38,29 +51,33 @@ def channel_seconds(flows: FlowSeconds) -> NDArray[np.int64]:
     )
 
 
-def due_loads(flows: FlowSeconds, t_s: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Loads due around each tick, tokens/s, (EXPECTATIONS, ticks): the one part that is truly sequential."""
+def due_around(
+    flows: FlowSeconds, t_s: NDArray[np.int64], baseline: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Load due around each tick, (EXPECTATIONS, POINTS, ticks): the one part that is truly sequential."""
     recurrence = Recurrence()
-    due = np.empty((EXPECTATIONS, len(t_s)))
-    tenants = flows.tenant[flows.flow]
+    due = np.empty((EXPECTATIONS, POINTS, len(t_s)))
+    callers, tenants = flows.caller[flows.flow], flows.tenant[flows.flow]
     ends = np.searchsorted(flows.second, t_s)
     start = 0
     for tick, end in enumerate(ends):
-        for second, flow, tenant, work in zip(
+        for second, flow, caller, tenant, work in zip(
             flows.second[start:end].tolist(),
             flows.flow[start:end].tolist(),
+            callers[start:end].tolist(),
             tenants[start:end].tolist(),
             flows.work[start:end].tolist(),
             strict=True,
         ):
-            recurrence.observe(second, flow, tenant, work)
-        due[:, tick] = recurrence.expected(int(t_s[tick]))
+            recurrence.observe(second, flow, caller, tenant, work)
+        due[:, :, tick] = recurrence.expected(int(t_s[tick]), float(baseline[tick]))
         start = end
     return due
 
 
-def window_sums(flows: FlowSeconds, t_s: NDArray[np.int64]) -> WindowSums:
-    """What was known before each of the ticks ``t_s`` (n,): ascending, none after the trace's last second."""
+def known_before(flows: FlowSeconds) -> Known:
+    """What was known before each tick of a trace."""
+    t_s = np.arange(0, flows.seconds, TICK_S)
     channels = channel_seconds(flows)
     # cumulative[:, t] sums the seconds before t.
     cumulative = np.concatenate([np.zeros((len(CHANNELS), 1), np.int64), np.cumsum(channels, axis=1)], axis=1)
@@ -73,13 +90,29 @@ def window_sums(flows: FlowSeconds, t_s: NDArray[np.int64]) -> WindowSums:
     hour_end = np.maximum(t_s - BASELINE_LAG_S, 0)
     hour = work[hour_end] - work[np.maximum(hour_end - MEAN_WINDOW_S, 0)]
     # The median of whole-number sums is exact, whatever way it interpolates.
-    level = pl.Series(trailing_sum(channels[CHANNELS.index("work")], LOAD_WINDOW_S))
-    medians = level.rolling_median(MEDIAN_WINDOW_S, min_samples=MIN_HISTORY_S).fill_null(np.nan).to_numpy()
-    median = np.where(hour_end > 0, medians[np.maximum(hour_end - 1, 0)] / LOAD_WINDOW_S, np.nan)
+    loads = trailing_sum(channels[CHANNELS.index("work")], LOAD_WINDOW_S)
+    medians = pl.Series(loads).rolling_median(MEDIAN_WINDOW_S, min_samples=MIN_HISTORY_S)
+    median = medians.fill_null(np.nan).to_numpy()[np.maximum(hour_end - 1, 0)] / LOAD_WINDOW_S
+    level = baseline_of(np.where(hour_end > 0, median, np.nan), hour, t_s)
+    latest = sliding_window_view(np.concatenate([np.zeros(TICK_S, np.int64), loads]), TICK_S)[t_s]
+    ratio = latest.max(axis=1) / LOAD_WINDOW_S / level[0]
+    ratio[0] = np.nan  # nothing was known before the first request
+    seasons = season_peaks(ratio)
     unix_s = flows.origin_us / 1e6 + t_s.astype(np.float64)
-    return WindowSums(t_s, unix_s, sums, lags, median, hour, due_loads(flows, t_s))
+    return Known(t_s, unix_s, sums, lags, level, due_around(flows, t_s, level[0]), seasons)
 
 
-def batch_features(requests: pl.DataFrame, t_s: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Features of the ticks ``t_s`` from a frame of requests sorted by arrival, (ticks, features)."""
-    return assemble(window_sums(flow_seconds(requests), t_s))
+def season_peaks(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Peaks of earlier cycles, (sum(CYCLES), HALVES, ticks), from each tick's highest load over baseline."""
+    half = HORIZON_S[1] // TICK_S // HALVES
+    cycles = cycle_ticks()
+    before = int(cycles.max())
+    padded = np.concatenate([np.full(before, np.nan), ratio, np.full(HALVES * half, np.nan)])
+    peaks = sliding_window_view(padded, half).max(axis=1)
+    then = before + np.arange(len(ratio)) - cycles[:, None]
+    return np.stack([peaks[then + 1 + index * half] for index in range(HALVES)], axis=1)
+
+
+def batch_features(requests: pl.DataFrame) -> NDArray[np.float32]:
+    """Features of every tick of a non-empty frame of requests sorted by arrival, (ticks, features)."""
+    return assemble(known_before(flow_seconds(requests)))

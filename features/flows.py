@@ -38,6 +38,7 @@ class FlowSeconds:
             second, then flow; int64. ``prompt`` and ``work`` are tokens, ``work`` the expected one.
         refusals: requests known to be shed or failed, by the second when that was known; int64, (seconds,).
         tenant: tenant number of each flow, -1 where unknown; int64, (flows,).
+        caller: number of each flow's caller: tenant, lane, model and log type alone; int64, (flows,).
         lane: index into LANES of each flow; int64, (flows,).
         long_prompt: whether the flow's prompts are long; bool, (flows,).
 
@@ -52,6 +53,7 @@ class FlowSeconds:
     work: NDArray[np.int64]
     refusals: NDArray[np.int64]
     tenant: NDArray[np.int64]
+    caller: NDArray[np.int64]
     lane: NDArray[np.int64]
     long_prompt: NDArray[np.bool_]
 
@@ -109,7 +111,10 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
     )
     flows = flows.head(MAX_FLOWS + 1)
     tenants = flows.select("tenant").unique(maintain_order=True).drop_nulls().with_row_index("number")
-    flows = flows.join(tenants, on="tenant", how="left", maintain_order="left")
+    callers = flows.select(key[:-1]).unique(maintain_order=True).with_row_index("caller")
+    flows = flows.join(tenants, on="tenant", how="left", maintain_order="left").join(
+        callers, on=key[:-1], how="left", nulls_equal=True, maintain_order="left"
+    )
 
     arrivals = rows.group_by("second", "flow").agg(
         pl.len().cast(pl.Int64).alias("requests"), pl.col("prompt").sum()
@@ -158,6 +163,7 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
         active["work"].to_numpy(),
         np.bincount(refused, minlength=seconds).astype(np.int64),
         flows["number"].cast(pl.Int64).fill_null(-1).to_numpy(),
+        flows["caller"].cast(pl.Int64).to_numpy(),
         flows["lane"].replace_strict(list(LANES), [0, 1, 2], return_dtype=pl.Int64).to_numpy(),
         (flows["prompt_class"] >= LONG_PROMPT_CLASS).to_numpy(),
     )

@@ -10,7 +10,18 @@ from data.schema import LANES
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
 from features.flows import DEFAULT_LANE, LONG_PROMPT_CLASS, MAX_FLOWS, PROMPT_CLASSES
 from features.recurrence import Recurrence
-from features.windows import CHANNELS, LAG_S, LAGS, WINDOWS_S, WindowSums, assemble
+from features.ticks import HORIZON_S, TICK_S
+from features.windows import (
+    CHANNELS,
+    HALVES,
+    LAG_S,
+    LAGS,
+    WINDOWS_S,
+    Known,
+    assemble,
+    baseline_of,
+    cycle_ticks,
+)
 
 RING_S = 4096
 """Seconds of history kept: more than the longest window."""
@@ -18,6 +29,11 @@ RING_S = 4096
 _WORK = CHANNELS.index("work")
 _LANE_WORK = CHANNELS.index(f"{LANES[0]}_work")
 _WINDOWS = np.array(WINDOWS_S)
+_CYCLES = cycle_ticks()
+_HALF = HORIZON_S[1] // TICK_S // HALVES
+_AHEAD = np.arange(1, HALVES * _HALF + 1).reshape(HALVES, _HALF)
+RING_TICKS = int(_CYCLES.max()) + 1
+"""Ticks whose load over baseline is kept: the longest look back at earlier cycles."""
 
 FlowKey = tuple[str | None, str, str | None, str | None, int]
 
@@ -25,6 +41,7 @@ FlowKey = tuple[str | None, str, str | None, str | None, int]
 @dataclass(slots=True)
 class _Flow:
     tenant: int
+    caller: int
     lane: int
     long_prompt: bool
     finished: int = 0
@@ -47,11 +64,14 @@ class OnlineFeatures:
         self._flows: list[_Flow] = []
         self._numbers: dict[FlowKey, int] = {}
         self._tenants: dict[str, int] = {}
-        self._everyone = _Flow(-1, 0, False)
+        self._callers: dict[tuple[str | None, ...], int] = {}
+        self._everyone = _Flow(-1, -1, 0, False)
         self._arrived: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
         self._finished: defaultdict[int, list[tuple[int, int, int, int, bool]]] = defaultdict(list)
         # Column t mod RING_S holds each channel's sum over all seconds before t.
         self._cumulative = np.zeros((len(CHANNELS), RING_S), dtype=np.int64)
+        # Entry t / TICK_S mod RING_TICKS holds tick t's highest load over its baseline.
+        self._ratios = np.full(RING_TICKS, np.nan)
         self._recurrence = Recurrence()
 
     def arrive(
@@ -102,7 +122,7 @@ class OnlineFeatures:
         self._finished[second].append((flow, prompt_tokens, cached_tokens, output_tokens, refused))
 
     def features(self, t_s: int) -> NDArray[np.float32]:
-        """Features of the tick ``t_s`` seconds after the first arrival, shape (features,).
+        """Features of the tick ``t_s`` seconds after the first arrival, a multiple of 5, shape (features,).
 
         Closes every second before it; ticks must not go backwards. All NaN until 60 s of history.
         """
@@ -120,7 +140,8 @@ class OnlineFeatures:
         tenant, lane, _, _, size = key
         tenant_number = -1 if tenant is None else self._tenants.setdefault(tenant, len(self._tenants))
         number = self._numbers[key] = len(self._flows)
-        self._flows.append(_Flow(tenant_number, LANES.index(lane), size >= LONG_PROMPT_CLASS))
+        caller = self._callers.setdefault(key[:-1], len(self._callers))
+        self._flows.append(_Flow(tenant_number, caller, LANES.index(lane), size >= LONG_PROMPT_CLASS))
         return number
 
     def _close(self) -> None:
@@ -135,7 +156,7 @@ class OnlineFeatures:
             sums[2] += prompt
             sums[3] += requests * flow.long_prompt
             sums[_LANE_WORK + flow.lane] += work
-            self._recurrence.observe(second, number, flow.tenant, work)
+            self._recurrence.observe(second, number, flow.caller, flow.tenant, work)
         sums[8] = sums[0] * sums[0]
         for number, prompt, cached, output, refused in self._finished.pop(second, ()):
             sums[7] += refused
@@ -145,7 +166,10 @@ class OnlineFeatures:
                 total.cached += cached
                 total.output += output
         self._cumulative[:, (second + 1) % RING_S] = self._cumulative[:, second % RING_S] + sums
-        self._closed_s = second + 1
+        self._closed_s = t_s = second + 1
+        if t_s % TICK_S == 0:
+            highest = self._loads(t_s - TICK_S, t_s).max() / LOAD_WINDOW_S
+            self._ratios[t_s // TICK_S % RING_TICKS] = highest / self._level(t_s)[0, 0]
 
     def _expected_work(self, flow: _Flow, requests: int, prompt: int) -> int:
         known = flow if flow.finished else self._everyone
@@ -156,22 +180,33 @@ class OnlineFeatures:
         """Each channel's sum over all seconds before each of ``t_s``."""
         return self._cumulative[:, np.maximum(t_s, 0) % RING_S]
 
-    def _known(self, t_s: int) -> WindowSums:
-        now = self._before(np.array([t_s]))
-        edges = self._before(t_s - LAG_S * np.arange(LAGS + 1))[_WORK]
+    def _level(self, t_s: int) -> NDArray[np.float64]:
+        """Baseline known at a tick and the median in it, (2, 1)."""
         hour_end = max(t_s - BASELINE_LAG_S, 0)
         hour = self._before(np.array([hour_end, hour_end - MEAN_WINDOW_S]))[_WORK]
         median = np.nan
         if hour_end >= MIN_HISTORY_S:
-            ends = np.arange(max(hour_end - MEDIAN_WINDOW_S, 0), hour_end) + 1
-            loads = self._before(ends)[_WORK] - self._before(ends - LOAD_WINDOW_S)[_WORK]
+            loads = self._loads(max(hour_end - MEDIAN_WINDOW_S, 0), hour_end)
             median = float(np.median(loads)) / LOAD_WINDOW_S
-        return WindowSums(
+        return baseline_of(np.array([median]), hour[:1] - hour[1:], np.array([t_s]))
+
+    def _loads(self, first_s: int, until_s: int) -> NDArray[np.int64]:
+        """Work of the 10 s that end with each of the seconds [first, until)."""
+        ends = np.arange(first_s, until_s) + 1
+        return np.asarray(self._before(ends)[_WORK] - self._before(ends - LOAD_WINDOW_S)[_WORK])
+
+    def _known(self, t_s: int) -> Known:
+        now = self._before(np.array([t_s]))
+        edges = self._before(t_s - LAG_S * np.arange(LAGS + 1))[_WORK]
+        at = t_s // TICK_S - _CYCLES[:, None, None] + _AHEAD
+        ratios = np.where(at >= 0, self._ratios[at % RING_TICKS], np.nan)
+        level = self._level(t_s)
+        return Known(
             np.array([t_s]),
             np.array([(self.origin_us or 0) / 1e6 + float(t_s)]),
             (now - self._before(t_s - _WINDOWS))[:, :, None],
             (edges[:-1] - edges[1:])[:, None],
-            np.array([median]),
-            hour[:1] - hour[1:],
-            self._recurrence.expected(t_s)[:, None],
+            level,
+            self._recurrence.expected(t_s, float(level[0, 0]))[:, :, None],
+            ratios.max(axis=2)[:, :, None],
         )

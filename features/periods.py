@@ -1,16 +1,16 @@
-"""Learned periods: flows whose runs come back on a schedule, and when each is due next."""
+"""Learned periods: senders whose runs come back on a schedule, when each is due, and how heavy it gets."""
 
-from collections import deque
+from collections.abc import Hashable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.bursts import LOAD_WINDOW_S
 from features.runs import Run
 
-SLOT_S = 10
-SLOT_EDGES_S = np.array([-30, -10, *range(0, 91, SLOT_S)], dtype=np.float64)
-"""Edges, relative to the tick, of the slots that expected work falls into; the first two are overdue."""
-SLOTS = len(SLOT_EDGES_S) - 1
+POINTS_S = np.arange(-20.0, 76.0, 5.0)
+"""Moments, relative to the tick, for which due load is told; the first ones are overdue."""
+POINTS = len(POINTS_S)
 HISTORY_RUNS = 16
 MIN_RUNS = 4
 MAX_JITTER = 0.08
@@ -21,53 +21,83 @@ FORGET_MISSES = 6
 
 
 class Schedules:
-    """Periodic flows, their phase, period, jitter, load and how often a run is skipped.
+    """Periodic senders: phase, period, jitter, loads of their last runs, and how often a run is skipped.
 
     Runs may be skipped, so a gap counts as the nearest whole number of median gaps; the phase is a
-    least-squares line through the last runs, which averages their jitter out. State is one row a flow in a
-    few arrays, so that a tick's expectation is a handful of vector operations.
+    least-squares line through the last runs, which averages their jitter out. State is one row a sender in a
+    few arrays, so that a tick takes a handful of vector operations.
     """
 
     def __init__(self) -> None:
-        self._runs: dict[int, deque[Run]] = {}
-        self._rows: dict[int, int] = {}
-        self._table = np.zeros((5, 64))  # fitted last start, period, spread, load, presence
-        self._table[1] = np.inf
+        self._starts: dict[Hashable, list[int]] = {}
+        self._rows: dict[Hashable, int] = {}
+        self._fits = _fresh(4, 64)  # fitted last start, period, spread, share of runs that came
+        self._loads = np.full((64, HISTORY_RUNS), np.nan)
 
-    def run_started(self, flow: int, start_s: int, previous: Run | None) -> None:
-        """Learn from a flow's new run; ``previous`` is its last complete one."""
-        if previous is None:
-            return
-        runs = self._runs.setdefault(flow, deque(maxlen=HISTORY_RUNS))
-        runs.append(previous)
-        fit = _fit([run.start_s for run in runs] + [start_s]) if len(runs) >= MIN_RUNS - 1 else None
-        row = self._rows.get(flow)
-        if fit is None:
-            if row is not None:
-                self._table[4, row] = 0.0
-            return
-        if row is None:
-            row = self._rows[flow] = len(self._rows)
-            if row == self._table.shape[1]:
-                self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
-                self._table[1, row:] = np.inf
-        phase_s, period_s, spread_s, presence = fit
-        self._table[:, row] = phase_s, period_s, spread_s, sum(run.load for run in runs) / len(runs), presence
+    def run_started(self, sender: Hashable, start_s: int, previous: Run | None) -> None:
+        """Learn from a sender's new run; ``previous`` is its last complete one."""
+        starts = self._starts.setdefault(sender, [])
+        starts.append(start_s)
+        del starts[: -HISTORY_RUNS - 1]
+        row = self._row(sender)
+        if previous is not None:
+            self._loads[row] = np.roll(self._loads[row], 1)
+            self._loads[row, 0] = previous.load
+        fit = _fit(starts) if len(starts) >= MIN_RUNS else None
+        self._fits[:, row] = fit or (0.0, np.inf, 1.0, 0.0)
+
+    def forget(self, sender: Hashable) -> None:
+        """Expect nothing of a sender until its next runs are learned."""
+        if sender in self._rows:
+            self._fits[3, self._rows[sender]] = 0.0
+
+    def periodic(self, sender: Hashable) -> bool:
+        """Whether the sender's last runs kept a schedule."""
+        row = self._rows.get(sender)
+        return row is not None and bool(self._fits[3, row] > 0.0)
 
     def expected(self, t_s: int) -> NDArray[np.float64]:
-        """Load due from scheduled runs in the slots around a tick: sum and largest, tokens/s, (2, SLOTS)."""
-        last, period, spread, load, presence = self._table[:, : len(self._rows)]
+        """Load due from scheduled runs around a tick, (2, POINTS): its mean, tokens/s, and its variance.
+
+        A point counts every run whose opening may cover it; runs may be skipped, come early or late, and vary
+        in load, which is what makes the variance.
+        """
+        last, period, spread, presence = self._fits[:, : len(self._rows)]
         grace = 3.0 * spread + 10.0
         ahead = np.maximum(np.ceil((t_s - grace - last) / period), 1.0)
-        due = last + ahead * period - t_s
-        weight = np.where(ahead <= FORGET_MISSES, presence / ahead, 0.0) * load
-        near = (weight > 0.0) & (due < SLOT_EDGES_S[-1] + 30.0)
-        if not near.any():
-            return np.zeros((2, SLOTS))
-        steps = (SLOT_EDGES_S[:, None] - due[near]) / (0.55 * spread[near])
-        share = np.diff(1.0 / (1.0 + np.exp(-np.clip(steps, -50.0, 50.0))), axis=0)
-        slots = share * weight[near]
-        return np.stack([slots.sum(axis=1), slots.max(axis=1)])
+        with np.errstate(invalid="ignore"):
+            due = last + ahead * period - t_s
+        weight = np.where(ahead <= FORGET_MISSES, presence / ahead, 0.0)
+        near = np.flatnonzero((weight > 0.0) & (due < POINTS_S[-1] + 30.0))
+        if not len(near):
+            return np.zeros((2, POINTS))
+        loads = self._loads[near]
+        mean, square = np.nanmean(loads, axis=1), np.nanmean(np.square(loads), axis=1)
+        chance = covers(POINTS_S - due[near, None], spread[near, None]) * weight[near, None]
+        return np.stack([mean @ chance, square @ chance - np.square(mean) @ np.square(chance)])
+
+    def _row(self, sender: Hashable) -> int:
+        row = self._rows.get(sender)
+        if row is None:
+            row = self._rows[sender] = len(self._rows)
+            if row == len(self._loads):
+                self._fits = np.concatenate([self._fits, _fresh(4, row)], axis=1)
+                self._loads = np.concatenate([self._loads, np.full_like(self._loads, np.nan)])
+        return row
+
+
+def covers(after_s: NDArray[np.float64], spread_s: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Chance that a load window covers a moment ``after_s`` past its expected, uncertain start."""
+    scale = 0.55 * spread_s
+    edges = (after_s, after_s - LOAD_WINDOW_S)
+    begun, over = (1.0 / (1.0 + np.exp(-np.clip(edge / scale, -50.0, 50.0))) for edge in edges)
+    return np.asarray(begun - over)
+
+
+def _fresh(rows: int, columns: int) -> NDArray[np.float64]:
+    fits = np.zeros((rows, columns))
+    fits[1], fits[2] = np.inf, 1.0
+    return fits
 
 
 def _fit(starts: list[int]) -> tuple[float, float, float, float] | None:

@@ -3,32 +3,45 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from features import followups, periods
 from features.followups import FollowUps
 from features.periods import Schedules
 from features.runs import RunDetector
 
-EXPECTATIONS = 2 * periods.SLOTS + followups.SLOTS
+EXPECTATIONS = 4
+MATTERS = 0.2
+"""Follow-ups under this share of the baseline are left out."""
 
 
 class Recurrence:
-    """Learns from each second's flows and tells the load that is due around a tick."""
+    """Learns from each second's flows and tells what is due around a tick.
+
+    Schedules are learned twice: for callers, since a job's prompts may straddle size classes, and for single
+    flows, since a job may share its caller with traffic that never rests.
+    """
 
     def __init__(self) -> None:
-        self._detector = RunDetector()
-        self._schedules = Schedules()
+        self._flow_runs, self._caller_runs = RunDetector(), RunDetector()
+        self._flow_schedules, self._caller_schedules = Schedules(), Schedules()
         self._followups = FollowUps()
 
-    def observe(self, second: int, flow: int, tenant: int, work: int) -> None:
+    def observe(self, second: int, flow: int, caller: int, tenant: int, work: int) -> None:
         """Take in what a flow sent in a second; seconds in order, flows of a second in order of number."""
         if tenant >= 0:
             self._followups.observe(tenant, second, work)
-        if self._detector.observe(flow, second, work):
-            self._schedules.run_started(flow, second, self._detector.previous(flow))
+        if self._caller_runs.observe(caller, second, work):
+            self._caller_schedules.run_started(caller, second, self._caller_runs.previous(caller))
+        if self._flow_runs.observe(flow, second, work):
             if tenant >= 0:
                 self._followups.run_started(flow, tenant, second)
+            if self._caller_schedules.periodic(caller):
+                self._flow_schedules.forget(flow)
+            else:
+                self._flow_schedules.run_started(flow, second, self._flow_runs.previous(flow))
 
-    def expected(self, t_s: int) -> NDArray[np.float64]:
-        """Loads due around a tick, tokens/s: scheduled (sum, largest), then follow-ups; (EXPECTATIONS,)."""
-        self._followups.mature(t_s)
-        return np.concatenate([self._schedules.expected(t_s).ravel(), self._followups.expected(t_s)])
+    def expected(self, t_s: int, baseline: float) -> NDArray[np.float64]:
+        """Load due around a tick, (EXPECTATIONS, POINTS).
+
+        Mean, tokens/s, and variance of what schedules make due, then of what usually follows the latest runs.
+        """
+        scheduled = self._caller_schedules.expected(t_s) + self._flow_schedules.expected(t_s)
+        return np.concatenate([scheduled, self._followups.expected(t_s, MATTERS * baseline)])

@@ -1,4 +1,4 @@
-"""Runs: bouts of a flow's activity, split where it was quiet for over a minute."""
+"""Runs: bouts of activity of one sender, split where it was quiet for over a minute."""
 
 from dataclasses import dataclass
 
@@ -18,39 +18,43 @@ class Run:
 class _Open:
     start_s: int
     last_s: int
-    work: list[int]
+    work: int
+    late_work: int
 
 
 class RunDetector:
-    """Cuts the activity of flows into runs, one flow-second at a time, in order of time.
+    """Cuts the activity of senders into runs, second by second, in order of time.
 
     >>> detector = RunDetector()
-    >>> [detector.observe(0, second, 600) for second in (0, 1)]
+    >>> [detector.observe("job", second, 600) for second in (0, 1)]
     [True, False]
-    >>> detector.observe(0, 300, 600), detector.previous(0)
+    >>> detector.observe("job", 300, 600), detector.previous("job")
     (True, Run(start_s=0, load=120.0))
     """
 
     def __init__(self) -> None:
-        self._open: dict[int, _Open] = {}
-        self._previous: dict[int, Run] = {}
+        self._open: dict[object, _Open] = {}
+        self._previous: dict[object, Run] = {}
 
-    def observe(self, flow: int, second: int, work: int) -> bool:
-        """Take in what a flow sent in a second; true when a new run starts with it."""
-        run = self._open.get(flow)
-        starts = run is None or second - run.last_s > QUIET_S
-        if run is None or starts:
+    def observe(self, sender: object, second: int, work: int) -> bool:
+        """Take in what a sender sent in a second; true when a new run starts with it."""
+        run = self._open.get(sender)
+        if run is None or second - run.last_s > QUIET_S:
             if run is not None:
-                loads = (tokens / window for tokens, window in zip(run.work, PEAK_WINDOWS_S, strict=True))
-                self._previous[flow] = Run(run.start_s, max(loads))
-            run = self._open[flow] = _Open(second, second, [0] * len(PEAK_WINDOWS_S))
+                first, both = run.work, run.work + run.late_work
+                self._previous[sender] = Run(
+                    run.start_s, max(first / PEAK_WINDOWS_S[0], both / PEAK_WINDOWS_S[1])
+                )
+            self._open[sender] = _Open(second, second, work, 0)
+            return True
         run.last_s = second
         age_s = second - run.start_s
-        for index, window in enumerate(PEAK_WINDOWS_S):
-            if age_s < window:
-                run.work[index] += work
-        return starts
+        if age_s < PEAK_WINDOWS_S[0]:
+            run.work += work
+        elif age_s < PEAK_WINDOWS_S[1]:
+            run.late_work += work
+        return False
 
-    def previous(self, flow: int) -> Run | None:
-        """The flow's last complete run, None where there is none."""
-        return self._previous.get(flow)
+    def previous(self, sender: object) -> Run | None:
+        """The sender's last complete run, None where there is none."""
+        return self._previous.get(sender)

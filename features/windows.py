@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.schema import LANES
-from features import followups, periods
-from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MIN_HISTORY_S
+from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MIN_HISTORY_S, RATIO
+from features.periods import POINTS_S
+from features.ticks import TICK_S
 
 CHANNELS = (
     "requests",
@@ -34,8 +35,19 @@ LONGEST_WINDOW_S = MEAN_WINDOW_S + BASELINE_LAG_S
 DAY_WAVES = (1, 2, 3)
 HOUR_WAVES = (1, 2, 3, 4, 6, 12, 20, 30, 60)
 
+SEASONS_S = (300, 600, 900, 1200, 1800, 3600, 86400)
+"""Periods at which cron-like jobs and people come back."""
+CYCLES = (6, 6, 6, 6, 6, 6, 2)
+"""How many cycles of each season are looked back on."""
+HALVES = 2
+"""The coming minute is looked at in halves: (t, t+30] and (t+30, t+60]."""
+
+USUAL_SPREAD = 0.2
+"""Standard deviation of the load with nothing due, as a share of the baseline."""
+
 _LOAD_WINDOWS = (5, 20, 30, 60, 120, 300, 600, 1800)
 _RATE_WINDOWS = (5, 10, 30, 60, 300, 1800)
+_EVERY_OTHER = slice(0, None, 2)
 
 NAMES: tuple[str, ...] = (
     *(f"load_lag_{LAG_S * lag}_s" for lag in range(LAGS)),
@@ -49,8 +61,15 @@ NAMES: tuple[str, ...] = (
     *(f"{lane}_share_{window}_s" for lane in LANES for window in (30, 600)),
     *(f"dispersion_{window}_s" for window in (60, 300)),
     *(f"refusals_{window}_s" for window in (20, 60)),
-    *(f"due_{kind}_{slot}" for kind in ("sum", "largest") for slot in range(periods.SLOTS)),
-    *(f"follow_up_{slot}" for slot in range(followups.SLOTS)),
+    *(f"scheduled_{at:.0f}_s" for at in POINTS_S[_EVERY_OTHER]),
+    *(f"following_{at:.0f}_s" for at in POINTS_S[_EVERY_OTHER]),
+    *(f"excess_{at:.0f}_s" for at in POINTS_S),
+    *(
+        f"season_{season}_s_{kind}_{half}"
+        for season in SEASONS_S
+        for kind in ("peak", "bursts")
+        for half in range(HALVES)
+    ),
     *(f"{wave}_day_{k}" for k in DAY_WAVES for wave in ("sin", "cos")),
     *(f"{wave}_hour_{k}" for k in HOUR_WAVES for wave in ("sin", "cos")),
 )
@@ -61,7 +80,7 @@ SPEC_HASH = hashlib.sha256(("1\n" + "\n".join(NAMES)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
-class WindowSums:
+class Known:
     """What was known before each tick; n ticks.
 
     Attributes:
@@ -70,9 +89,11 @@ class WindowSums:
         sums: whole-number sums of each channel over each window that ends before the tick, int64,
             (channels, windows, n).
         lags: work in ten-second windows that end 0, 10, ... s before the tick, int64, (LAGS, n).
-        median: median load over the baseline's window, tokens/s, NaN without history, float64, (n,).
-        mean_work: work over the baseline's hour, int64, (n,).
-        due: loads due around the tick (features.recurrence), tokens/s, float64, (EXPECTATIONS, n).
+        level: `baseline_of` the tick, tokens/s, float64, (2, n).
+        due: mean and variance of the load due around the tick (features.recurrence), float64,
+            (EXPECTATIONS, POINTS, n).
+        seasons: highest load over baseline in each half of the minute that the coming one repeats, one row a
+            season, cycle and half, NaN before the first request, float64, (sum(CYCLES), HALVES, n).
 
     """
 
@@ -80,30 +101,51 @@ class WindowSums:
     unix_s: NDArray[np.float64]
     sums: NDArray[np.int64]
     lags: NDArray[np.int64]
-    median: NDArray[np.float64]
-    mean_work: NDArray[np.int64]
+    level: NDArray[np.float64]
     due: NDArray[np.float64]
+    seasons: NDArray[np.float64]
 
 
-def assemble(known: WindowSums) -> NDArray[np.float32]:
+def baseline_of(
+    median: NDArray[np.float64], hour_work: NDArray[np.int64], t_s: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Baseline known at each tick and the median in it, tokens/s, (2, n); + 1 keeps ratios finite.
+
+    Args:
+        median: median load over the baseline's window, NaN without history.
+        hour_work: work over the baseline's hour.
+        t_s: seconds from the first request.
+
+    """
+    hour = hour_work / np.clip(t_s - BASELINE_LAG_S, 1, MEAN_WINDOW_S)
+    return np.stack([np.fmax(median, hour), np.fmax(median, 0.0)]) + 1.0
+
+
+def cycle_ticks() -> NDArray[np.int64]:
+    """How many ticks ago each cycle of each season was, int64, (sum(CYCLES),)."""
+    ticks = [
+        season // TICK_S * cycle
+        for season, cycles in zip(SEASONS_S, CYCLES, strict=True)
+        for cycle in range(1, cycles + 1)
+    ]
+    return np.array(ticks)
+
+
+def assemble(known: Known) -> NDArray[np.float32]:
     """Features of n ticks, shape (n, len(NAMES)); NaN in every column until 60 s of history.
 
     Loads enter as logarithms of their ratio to the baseline, so that a model sees a quiet night and a busy
     noon alike.
     """
     t_s = known.t_s
-    enough = t_s >= MIN_HISTORY_S + BASELINE_LAG_S
     history = np.maximum(t_s, 1)
+    baseline, median = known.level
 
     def total(channel: str, window_s: int) -> NDArray[np.float64]:
         return np.asarray(known.sums[CHANNELS.index(channel), WINDOWS_S.index(window_s)], dtype=np.float64)
 
     def mean(channel: str, window_s: int) -> NDArray[np.float64]:
         return np.asarray(total(channel, window_s) / np.minimum(history, window_s))
-
-    hour = np.clip(history - BASELINE_LAG_S, 1, MEAN_WINDOW_S)
-    hour_load = known.mean_work / hour
-    baseline = np.fmax(known.median, hour_load) + 1.0
 
     def relative(load: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.log(load / baseline + 0.02))
@@ -112,7 +154,7 @@ def assemble(known: WindowSums) -> NDArray[np.float32]:
     columns = [relative(lag / LAG_S) for lag in known.lags]
     columns += [relative(mean("work", window)) for window in _LOAD_WINDOWS]
     columns += [np.log(mean("requests", window) / hour_rate + 0.02) for window in _RATE_WINDOWS]
-    columns += [np.log(hour_rate), np.log(baseline), np.log((known.median + 1.0) / (hour_load + 1.0))]
+    columns += [np.log(hour_rate), np.log(baseline), np.log(median / baseline)]
     hour_density = (total("prompt", 3600) + 1.0) / (total("requests", 3600) + 1.0)
     for window in (10, 60, 600):
         density = (total("prompt", window) + hour_density) / (total("requests", window) + 1.0)
@@ -125,11 +167,45 @@ def assemble(known: WindowSums) -> NDArray[np.float32]:
         rate = mean("requests", window)
         columns.append(np.log((mean("squares", window) - rate * rate + 0.1) / (rate + 0.1) + 0.02))
     columns += [np.log1p(total("refusals", window)) for window in (20, 60)]
-    columns += [np.log1p(4.0 * load / baseline) for load in known.due]
+    columns += _due_columns(known.due, baseline, np.maximum(median, mean("work", 120)))
+    columns += _season_columns(known.seasons)
     for period_s, waves in ((86400.0, DAY_WAVES), (3600.0, HOUR_WAVES)):
         phase = 2.0 * np.pi * np.mod(known.unix_s, period_s) / period_s
         for wave in waves:
             columns += [np.sin(wave * phase), np.cos(wave * phase)]
     features = np.stack(columns, axis=1).astype(np.float32)
-    features[~enough] = np.nan
+    features[t_s < MIN_HISTORY_S + BASELINE_LAG_S] = np.nan
     return features
+
+
+def _due_columns(
+    due: NDArray[np.float64], baseline: NDArray[np.float64], usual: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """Load due by schedule and by what usually follows, and how far both push the load past the burst's line.
+
+    The excess counts standard deviations from the line, twice the baseline; ``usual`` is the load without
+    anything due.
+    """
+    scheduled, scheduled_variance, following, following_variance = due
+    columns = [np.log1p(4.0 * load / baseline) for load in scheduled[_EVERY_OTHER]]
+    columns += [np.log1p(4.0 * load / baseline) for load in following[_EVERY_OTHER]]
+    deviation = np.sqrt(scheduled_variance + following_variance + np.square(USUAL_SPREAD * baseline))
+    excess = (usual + scheduled + following - RATIO * baseline) / deviation
+    columns += list(np.tanh(excess / 2.0))
+    return columns
+
+
+def _season_columns(seasons: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Mean log peak and share of bursts by season and half of the coming minute; 0 when none is known."""
+    columns: list[NDArray[np.float64]] = []
+    start = 0
+    for cycles in CYCLES:
+        peaks = seasons[start : start + cycles]
+        start += cycles
+        seen = ~np.isnan(peaks)
+        count = np.maximum(seen.sum(axis=0), 1)
+        logs = np.where(seen, np.log(np.where(seen, peaks, 1.0) + 0.1), 0.0)
+        bursts = np.where(seen, peaks > RATIO, False)
+        columns += list(logs.sum(axis=0) / count)
+        columns += list(bursts.sum(axis=0) / count)
+    return columns

@@ -37,6 +37,7 @@ class GuardState(_Strict):
     """How the guard starts: its threshold on the score, or the reason why the forecaster stays advisory."""
 
     threshold: float | None
+    scale: float = 1.0
     effective_negatives: int
     thinning_step: int
     advisory_reason: str | None

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from data.errors import InputError
 
-INDEPENDENT_BELOW = 0.1
-"""Autocorrelation under which two scores count as independent."""
-MAX_STEP = 120
-"""Bound of the thinning step in ticks, 10 minutes: a slow daily drift never falls under the line above."""
+INDEPENDENT_BELOW = 0.05
+"""Autocorrelation under which two exceedances count as independent."""
+MAX_LAG = 720
+"""Longest lag looked at, an hour of ticks: slower drift is no matter of thinning, the ledger holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +103,19 @@ def order_statistic(n: int, rate: float, confidence: float) -> int | None:
 
 
 def thinning_step(scores: NDArray[np.float64], rate: float) -> int:
-    """First lag, 1 to `MAX_STEP`, at which scores are close to independent.
+    """Ticks that carry as much as one independent tick does: the integrated autocorrelation time, rounded up.
 
-    Both the ranks of the scores and the exceedances of their 1 - rate quantile must be: rare plateaus of high
-    scores hardly show in the ranks, yet come as one. Either is unchanged by a rising transform of the score.
+    Taken over exceedances of the 1 - rate quantile, since those are what the threshold counts: the variance
+    of their number is that many times the one of independent ticks (Sokal, "Monte Carlo methods in statistical
+    mechanics", 1997, section 3). Unchanged by a rising transform of the score.
     """
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - counts / 2)[inverse]
     high = (ranks > (1 - rate) * len(scores)).astype(np.float64)
-    dependence = np.maximum(autocorrelation(ranks, MAX_STEP), autocorrelation(high, MAX_STEP))
-    independent = np.flatnonzero(dependence[1:] < INDEPENDENT_BELOW)
-    return int(independent[0]) + 1 if len(independent) else MAX_STEP
+    dependence = autocorrelation(high, MAX_LAG)
+    independent = np.flatnonzero(dependence < INDEPENDENT_BELOW)
+    until = int(independent[0]) if len(independent) else MAX_LAG
+    return math.ceil(max(1.0, 1.0 + 2.0 * float(dependence[1:until].sum())))
 
 
 def autocorrelation(values: NDArray[np.float64], max_lag: int) -> NDArray[np.float64]:

@@ -54,7 +54,7 @@ def replay(requests: pl.DataFrame, t_s: range) -> Iterator[np.ndarray]:
 def test_online_equals_batch_to_the_last_bit(traffic, seed: int, seconds: int, rate: float) -> None:
     requests = traffic(seed, seconds, rate)
     ticks = range(0, len(bin_work(requests).work), TICK_S)
-    batch = batch_features(requests, np.array(ticks))
+    batch = batch_features(requests)
     online = np.stack(list(replay(requests, ticks)))
     assert batch.shape == (len(ticks), len(NAMES))
     differing = [NAMES[i] for i in np.flatnonzero((batch.view("u4") != online.view("u4")).any(axis=0))]
@@ -63,11 +63,10 @@ def test_online_equals_batch_to_the_last_bit(traffic, seed: int, seconds: int, r
 
 def test_a_schedule_is_seen_coming(traffic) -> None:
     requests = traffic(3, 5_000, 0.5)
-    # Jobs start every 300 s from second 120 on; 40 s before the 14th, its load is due in slot (30, 40].
-    at = batch_features(requests, np.array([120 + 13 * 300 - 35, 120 + 13 * 300 - 150]))
-    slot = NAMES.index("due_sum_5")
-    assert at[0, slot] > 1.0
-    assert at[1, slot] < 0.2
+    # Jobs start every 300 s from second 120 on; 40 s before the 14th, its load is due in 40 s.
+    scheduled = batch_features(requests)[:, NAMES.index("scheduled_40_s")]
+    assert scheduled[(120 + 13 * 300 - 35) // TICK_S] > 1.0
+    assert scheduled[(120 + 13 * 300 - 150) // TICK_S] < 0.2
 
 
 @settings(max_examples=20, deadline=None)
@@ -88,8 +87,8 @@ def test_no_feature_knows_the_future(traffic, seed: int, cut: int) -> None:
         .alias("cached_tokens"),
         pl.when(pl.col("finished_at") >= now).then(pl.lit("shed")).otherwise("outcome").alias("outcome"),
     )
-    at = np.array([tick])
-    np.testing.assert_array_equal(batch_features(requests, at), batch_features(changed, at))
+    at = tick // TICK_S
+    np.testing.assert_array_equal(batch_features(requests)[at], batch_features(changed)[at])
 
 
 def test_a_row_for_a_closed_second_is_counted_not_used() -> None:
