@@ -57,8 +57,10 @@ def burst_seconds(bins: WorkBins, capacity_tokens_per_s: float | None = None) ->
     """Seconds in burst, bool, shape (seconds,).
 
     The load is over twice its baseline, over 70 % of the engine's capacity where that is known, and its
-    excess over 10 s is more than 5 sigma of compound-Poisson noise at the baseline rate.
+    excess over 10 s is more than 5 sigma of compound-Poisson noise at the baseline rate. No work, no burst.
     """
+    if bins.mean_work == 0.0:
+        return np.zeros(len(bins.work), dtype=np.bool_)
     level, base = load(bins.work), baseline(bins.work)
     expected_requests = np.maximum(base * LOAD_WINDOW_S / bins.mean_work, 1.0)
     noise = np.sqrt(expected_requests * bins.mean_square_work)

@@ -132,3 +132,9 @@ def test_bursts_do_not_know_the_future(seed: int, cut: int):
 @pytest.mark.parametrize("work", [[], [0], [5]])
 def test_tiny_traces_hold_no_event(work: list[int]):
     assert len(find_events(bins(np.array(work, dtype=np.int64)))) == 0
+
+
+def test_requests_without_any_work_are_no_burst():
+    silent = bins(np.zeros(200), 0.0, 0.0)
+    assert burst_seconds(silent).tolist() == [False] * 200
+    assert len(find_events(silent)) == 0
