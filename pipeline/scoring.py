@@ -24,6 +24,8 @@ CAUSE_S = (-90, 5)
 UNEXPLAINED = "unexplained"
 INTERVAL = (0.05, 0.95)
 """Quantiles of the bootstrap that bound a 90 % interval."""
+BIN_TICKS = 30
+"""Fewest ticks that a share of onsets is read from in a reliability plot."""
 MIN_BLOCKS = 5
 """Fewer blocks than this say too little about the spread between blocks: no interval, and no claim."""
 
@@ -335,27 +337,29 @@ def recall_by_cause(ticks: Ticks, onsets: ArrayLike, causes: pl.DataFrame) -> li
     return by_cause.sort(order).to_dicts()
 
 
-def reliability(p_onset: ArrayLike, ticks: Ticks, bins: int = 10) -> list[dict[str, Any]]:
+def reliability(p_onset: ArrayLike, ticks: Ticks) -> list[dict[str, Any]]:
     """Forecast probability of an onset in (t, t+60] against how often one came, over eligible ticks.
 
-    Bins hold about equally many ticks: a list of {p_low, p_high, predicted, observed, ticks}; empty where no
-    probability is known.
+    High probabilities are rare, so each bin holds half of the ticks that are left: 50 %, 25 %, 12.5 % and so
+    on, the last about 30. A list of {p_low, p_high, predicted, observed, ticks} in order of probability;
+    empty where none is known.
     """
     p = np.asarray(p_onset, dtype=np.float64)
     counts = ticks.eligible & ~np.isnan(p)
     if not counts.any():
         return []
     p, came = p[counts], ticks.labels.onset_within(0, HORIZON_S[1])[counts]
-    edges = np.unique(np.quantile(p, np.linspace(0.0, 1.0, bins + 1)))
-    place = np.clip(np.searchsorted(edges, p, side="right") - 1, 0, max(len(edges) - 2, 0))
+    halvings = int(np.log2(max(len(p) / BIN_TICKS, 1.0)))
+    edges = np.unique(np.quantile(p, 1.0 - 0.5 ** np.arange(halvings + 1)))
+    place = np.searchsorted(edges, p, side="right") - 1
     rows = []
-    for k in np.unique(place):
+    for k in range(len(edges)):
         inside = place == k
         rows.append(
             {
-                "p_low": float(edges[k]),
-                "p_high": float(edges[min(k + 1, len(edges) - 1)]),
-                "predicted": float(p[inside].mean()),
+                "p_low": float(p[inside].min()),
+                "p_high": float(p[inside].max()),
+                "predicted": float(np.clip(p[inside].mean(), p[inside].min(), p[inside].max())),
                 "observed": float(came[inside].mean()),
                 "ticks": int(inside.sum()),
             }
