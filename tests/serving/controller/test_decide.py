@@ -1,12 +1,16 @@
 """The rules as their users meet them; reports of what went wrong elsewhere are cited by address."""
 
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
 
 from serving.controller.decide import Controller
-from serving.controller.decision import RequestFacts
+from serving.controller.decision import Decision, RequestFacts
 from serving.controller.rules import Rules
 
 
@@ -24,16 +28,58 @@ def teach(controller: Controller, output_tokens: int, now_s: float = 0.0, times:
         controller.settle(decision.reservation_id, output_tokens, now_s)
 
 
-@pytest.mark.parametrize("repeat", range(10))
+@pytest.mark.parametrize("repeat", range(100))
 def test_concurrent_requests_never_overshoot(repeat):
     """https://github.com/BerriAI/litellm/issues/34732: check, then spend, overshot the limit."""
     controller = make(50_000)
-    with ThreadPoolExecutor(8) as pool:
-        decisions = list(pool.map(lambda _: controller.admit(ask(lane="premium"), 0.0), range(100)))
 
+    async def one() -> Decision:
+        await asyncio.sleep(0)
+        return controller.admit(ask(lane="premium"), 0.0)
+
+    async def all_at_once() -> list[Decision]:
+        return await asyncio.gather(*(one() for _ in range(100)))
+
+    decisions = asyncio.run(all_at_once())
     assert sum(decision.admitted for decision in decisions) == 50
     assert {decision.reason for decision in decisions if not decision.admitted} == {"saturated"}
     assert controller.snapshot(0.0).held_tokens == 50_000
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that interrupt one another after microseconds, where a gap would show."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_threads_never_overshoot():
+    controller = make(50_000)
+    start = threading.Barrier(8)
+
+    def client(_: int) -> None:
+        start.wait()
+        open_ids = []
+        for _ in range(5_000):
+            decision = controller.admit(ask(lane="premium"), 0.0)
+            if decision.admitted:
+                open_ids.append(decision.reservation_id)
+            elif open_ids:
+                assert controller.settle(open_ids.pop(), 500, 0.0)
+        for reservation_id in open_ids:
+            assert controller.settle(reservation_id, 500, 0.0)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(client, range(8)))
+
+    after = controller.snapshot(0.0)
+    premium = after.lanes["premium"]
+    assert (after.held_tokens, premium.held_tokens, after.reservations) == (0, 0, 0)
+    assert premium.admitted + sum(premium.refused.values()) == 40_000
+    assert premium.refused["saturated"] > 0
 
 
 def test_a_budget_of_tokens_tells_long_prompts_from_short_ones():
@@ -70,6 +116,15 @@ def test_every_answer_that_is_generated_is_reserved():
 
     assert controller.admit(ask(1, 100, n=3), 0.0).expected_output_tokens == 300
     assert controller.admit(ask(1, 100, n=3, best_of=5), 0.0).expected_output_tokens == 500
+
+
+def test_each_of_several_answers_is_learned_as_one():
+    controller = make()
+    for _ in range(20):
+        decision = controller.admit(ask(1, None, n=5, tenant="a"), 0.0)
+        controller.settle(decision.reservation_id, 500, 0.0)
+
+    assert 90 <= controller.admit(ask(1, None, tenant="a"), 0.0).expected_output_tokens <= 110
 
 
 def test_a_tiny_prompt_with_a_large_limit_enters_an_idle_engine():
@@ -237,6 +292,33 @@ def test_a_refusal_that_the_rules_would_make_too_is_not_the_forecasts():
     controller.observe_engine(5.0, queue_depth=1e6, batch_tokens=1e9, kv_miss_rate=1.0)
 
     assert not controller.admit(ask(), 5.0).tightened
+
+
+def test_what_the_forecast_sheds_calls_no_loan_back():
+    controller = make(100_000, max_tightening_change_per_s=10.0)
+    for _ in range(40):
+        controller.admit(ask(), 0.0)
+    for _ in range(15):
+        controller.admit(ask(lane="batch"), 0.0)
+    controller.set_tightening(1.0, 0.0)
+    shed = controller.admit(ask(2_500), 5.0)
+    controller.set_tightening(0.0, 5.0)
+
+    assert shed.tightened
+    assert controller.admit(ask(lane="batch"), 5.2).admitted
+
+
+def test_looking_changes_nothing_even_when_leases_end_in_between():
+    watched, alone = make(50_000, lease_s=30.0), make(50_000, lease_s=30.0)
+    for controller in (watched, alone):
+        for _ in range(50):
+            controller.admit(ask(lane="premium"), 0.0)
+        for number in range(1, 9):
+            controller.renew(f"r{number}", 20.0)
+    for now_s in range(20, 40):
+        watched.snapshot(now_s)
+
+    assert watched.snapshot(40.0) == alone.snapshot(40.0)
 
 
 def test_first_tokens_are_counted_against_the_lanes_target():

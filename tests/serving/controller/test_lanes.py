@@ -62,6 +62,15 @@ def test_a_lane_refused_within_its_share_calls_the_loan_back():
     assert lanes.overflow_tokens(batch, 1_000, 0.0, 5.0) == 0
 
 
+def test_a_lane_that_called_its_loan_back_may_borrow_itself():
+    lanes = make()
+    fill(lanes, "batch", 1_000)
+    lanes.call_back(lanes.by_name["standard"], 1_000, until_s=5.0)
+    lanes.give_back(lanes.by_name["batch"], 60_000, 1.0)
+
+    assert fill(lanes, "standard", 1_000, now_s=1.0) == 60_000
+
+
 def test_a_lane_beyond_its_share_has_no_loan_to_call_back():
     lanes = make()
     fill(lanes, "standard", 1_000)

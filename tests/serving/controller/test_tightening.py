@@ -29,6 +29,13 @@ def test_a_silent_forecaster_releases_the_gate():
     assert tightening.level(18.0) == 0.0
 
 
+def test_an_alarm_that_was_not_renewed_rises_no_further():
+    tightening = Tightening(max_change_per_s=0.02, hold_s=15.0)
+    tightening.set(1.0, 0.0)
+
+    assert [round(tightening.level(now_s), 6) for now_s in (15.0, 20.0)] == [0.3, 0.2]
+
+
 def test_a_target_renewed_every_tick_stands():
     tightening = make()
     for tick in range(100):
