@@ -70,7 +70,7 @@ def do(controller: Controller, call: Call, now_s: float) -> Decision | bool | No
             return None
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(any_clock)
 def test_nothing_leaks_and_nothing_overshoots_whatever_the_clock_does(history):
     controller, now_s = make(), 0.0
@@ -89,7 +89,7 @@ def test_nothing_leaks_and_nothing_overshoots_whatever_the_clock_does(history):
     assert {lane.held_tokens for lane in after.lanes.values()} == {0}
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(forward, st.data())
 def test_tightening_0_is_the_rules_bit_for_bit(history, data):
     """https://github.com/llm-d/llm-d-autoscaling/issues/1453: a forecast must not do worse than the rules."""
@@ -108,7 +108,7 @@ def _plain(controller: Controller, now_s: float) -> dict[str, object]:
     return {name: getattr(state, name) for name in state.__slots__ if name != "dropped_readings"}
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(forward, facts, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_more_tightening_never_admits_what_less_refused(history, probe, past, one, other):
     answers = []
@@ -129,7 +129,7 @@ def test_more_tightening_never_admits_what_less_refused(history, probe, past, on
         assert not more.tightened
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(forward, facts, st.floats(0.01, 1))
 def test_a_refusal_is_the_forecasts_exactly_when_the_rules_would_admit(history, probe, level):
     answers = []
@@ -146,7 +146,7 @@ def test_a_refusal_is_the_forecasts_exactly_when_the_rules_would_admit(history, 
     assert tight.tightened == (rules.admitted and not tight.admitted)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(forward, st.integers(0, 6_000), st.integers(1, 2_000))
 def test_premium_within_its_weight_is_always_admitted(history, prompt_tokens, max_tokens):
     controller, now_s = make(), 0.0
@@ -162,7 +162,7 @@ def test_premium_within_its_weight_is_always_admitted(history, prompt_tokens, ma
         assert decision.admitted
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(any_clock)
 def test_every_decision_is_whole(history):
     controller, now_s = make(), 0.0
