@@ -223,6 +223,9 @@ class ReportResponse(_Message):
     false_alarm_rate: float | None
     strict_false_alarm_rate: float | None = Field(description="The same over negative and late ticks.")
     recall: float | None = Field(description="Share of onsets that an alarm 60 to 30 s ahead stood through.")
+    random_recall: float | None = Field(description="Recall of the same alarms, moved by a random time.")
+    base_rate: float | None = Field(description="Share of eligible ticks with an onset 30 to 60 s ahead.")
+    alarm_share: float | None = Field(description="Share of eligible ticks in alarm.")
     precision: float | None = Field(description="Share of alarm episodes that an onset followed in 75 s.")
     lead_s: dict[str, float] | None = Field(description="Quantiles of alarm start to onset.")
     counts: Counts

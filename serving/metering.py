@@ -64,7 +64,9 @@ class Matured:
 class Tally:
     """Matured counts, and the rates that follow from them; None where nothing has matured to tell.
 
-    ``releasing`` counts negative ticks without an alarm at which the gate was not back yet from one.
+    ``alarms`` counts eligible ticks in alarm; ``releasing`` negative ticks without one at which the gate was
+    not back yet from the alarm before. ``random_recall`` is the recall to expect of the same alarms, moved
+    by a random time.
     """
 
     ticks: int
@@ -77,9 +79,11 @@ class Tally:
     releasing: int
     onsets: int
     anticipated: int
+    alarms: int
     episodes: int
     right_episodes: int
     leads_s: tuple[int, ...]
+    random_recall: float | None
 
     @property
     def false_alarm_rate(self) -> float | None:
@@ -90,6 +94,16 @@ class Tally:
     def strict_false_alarm_rate(self) -> float | None:
         """Share of negative and late ticks in alarm."""
         return _share(self.false_alarms + self.late_alarms, self.negatives + self.lates)
+
+    @property
+    def base_rate(self) -> float | None:
+        """Share of eligible ticks that are positive."""
+        return _share(self.positives, self.eligible)
+
+    @property
+    def alarm_share(self) -> float | None:
+        """Share of eligible ticks in alarm."""
+        return _share(self.alarms, self.eligible)
 
     @property
     def recall(self) -> float | None:
@@ -182,7 +196,9 @@ class Meter:
         onsets = np.array(self._onsets, dtype=np.int64)
         alarm_s = t_s[alarm]
         starts = alarm_s[np.diff(alarm_s, prepend=-2 * TICK_S) > TICK_S]
-        leads = [lead for x in onsets.tolist() if (lead := _lead_s(x, t_s, alarm, starts)) is not None]
+        # An onset counts when the ticks of its last minute have matured as well.
+        counted = [x for x in onsets.tolist() if t_s[0] <= x - HORIZON_S[1] and x <= t_s[-1]]
+        leads = [lead for x in counted if (lead := _lead_s(x, t_s, alarm, starts)) is not None]
         eligible = {tick.t_s for tick in self._ticks if tick.eligible}
         ripe = [
             start
@@ -201,11 +217,13 @@ class Meter:
             false_alarms=sum(tick.alarm for tick in negatives),
             late_alarms=sum(tick.alarm for tick in lates),
             releasing=sum(tick.tightened and not tick.alarm for tick in negatives),
-            onsets=len(onsets),
+            onsets=len(counted),
             anticipated=len(leads),
             episodes=len(ripe),
+            alarms=sum(tick.alarm for tick in self._ticks if tick.eligible),
             right_episodes=right,
             leads_s=tuple(leads),
+            random_recall=_random_recall(alarm) if counted else None,
         )
 
     def _count_onsets(self, onset_s: NDArray[np.int64], until_s: int) -> None:
@@ -235,6 +253,13 @@ def _lead_s(
     if not early.any() or not len(last) or not last.all():
         return None
     return x - int(starts[np.searchsorted(starts, x, "right") - 1])
+
+
+def _random_recall(alarm: NDArray[np.bool_]) -> float:
+    """Share of all ticks that would be anticipated if they were onsets."""
+    nearest, farthest = (edge // TICK_S for edge in HORIZON_S)
+    early = np.any([np.roll(alarm, shift) for shift in range(nearest, farthest + 1)], axis=0)
+    return float(np.mean(early & alarm & np.roll(alarm, 1)))
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -17,8 +17,8 @@ from serving.offered import US, OfferedLoad
 
 LATE_S = 15.0
 """Without a tick for this long the predictor is late, and the gate is back to the rules alone."""
-CATCH_UP_TICKS = 120
-"""Ticks made at one go after history was replayed or the process stood still: the loop breathes between."""
+CATCH_UP_TICKS = 12
+"""Ticks made at one go after history was replayed or the process stood still: requests come between."""
 LEAST_TIGHTENING = 0.3
 FULL_AT_RATIO = 4.0
 """Predicted peak over baseline at which the gate tightens fully."""
@@ -115,7 +115,7 @@ class Predictor:
         self._target = 0.0
         self._last_s = -TICK_S
         self._ticked_at_s: float | None = None
-        self._started = False
+        self._caught_up = False  # history that is replayed at the start has no hole at its end
 
     def tick(self, now_us: int, now_s: float, tightened: bool = False) -> bool:
         """Make the ticks that are due; false when more of them are left for the next call.
@@ -133,7 +133,7 @@ class Predictor:
         due_s = offered.second(now_us) // TICK_S * TICK_S
         if due_s <= self._last_s:
             return True
-        if self._started and due_s - self._last_s > LATE_S:
+        if self._caught_up and due_s - self._last_s > LATE_S:
             self.meter.hole(self._last_s, due_s - 1)
         first_s = self._last_s + TICK_S
         last_s = self._last_s = min(due_s, self._last_s + CATCH_UP_TICKS * TICK_S)
@@ -148,8 +148,8 @@ class Predictor:
             raise
         self.failure = None
         self._ticked_at_s = now_s
-        self._started = self._started or last_s == due_s
-        return last_s == due_s
+        self._caught_up = last_s == due_s
+        return self._caught_up
 
     def target(self, now_s: float) -> float:
         """Tightening that the rules should move to; 0 unless an alarm stands and the tick is fresh."""

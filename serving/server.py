@@ -1,5 +1,6 @@
 """Starting and stopping the service on a socket."""
 
+import gc
 import logging
 import signal
 import socket
@@ -30,6 +31,8 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
     app = create_app(Bundle.load(bundle), settings, SystemClock())
     listening = _listen(host, port)
     logs.configure()
+    # What start-up made lives as long as the process: looking it through again would only pause decisions.
+    gc.freeze()
     # uvicorn raises the signal again once it has shut down; an orderly stop is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -40,7 +43,8 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    # With the protocol named, asyncio turns Nagle's algorithm off; without, every answer took 40 ms more.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

@@ -13,7 +13,7 @@ from serving.offered import AHEAD_S, US, Offer, OfferedLoad
 from serving.problems import faults
 
 MAX_HISTORY_S = 15 * 86_400
-"""History that may be replayed: two weeks show every period that is learned, and take about a minute."""
+"""History that may be replayed: two weeks show every period that is learned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ def report(predictor: Predictor, clock: Clock) -> messages.ReportResponse:
         false_alarm_rate=tally.false_alarm_rate,
         strict_false_alarm_rate=tally.strict_false_alarm_rate,
         recall=tally.recall,
+        random_recall=tally.random_recall,
+        base_rate=tally.base_rate,
+        alarm_share=tally.alarm_share,
         precision=tally.precision,
         lead_s=tally.lead_s(),
         counts=messages.Counts(

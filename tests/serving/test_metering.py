@@ -4,6 +4,7 @@ import pytest
 from features.bins import WorkBins
 from features.bursts import find_events
 from features.ticks import TICK_S, WARMUP_S, label_ticks
+from pipeline.scoring import Ticks, score
 from serving.live_work import LiveWork
 from serving.metering import MATURE_S, Matured, Meter
 
@@ -71,6 +72,38 @@ def test_an_oracle_gets_full_marks() -> None:
     assert tally.false_alarm_rate == 0.0
     assert tally.lead_s() is not None
     assert 40 <= tally.lead_s()["p50"] <= 45
+
+
+def test_live_numbers_are_those_of_an_offline_report() -> None:
+    """The report's own scorer, over the same ticks and onsets, with alarms that are now right, now wrong."""
+    second, tokens = burst_trace(5)
+    found, _ = offline(second, tokens)
+    hits = {t for x in found.onset_s.tolist()[::2] for t in range(x - 50, x + 1)}
+    random = np.random.default_rng(5)
+    false = {t + step for t in random.integers(0, HOURS_S, 30).tolist() for step in range(20)}
+    meter, matured = live(second, tokens, lambda t_s: t_s in hits | false)
+    tally = meter.tally()
+    ticks = Ticks(
+        np.array([tick.t_s for tick in matured]),
+        np.array([tick.alarm for tick in matured]),
+        np.array([tick.eligible for tick in matured]),
+        np.array([-1 if tick.next_onset_s is None else tick.next_onset_s for tick in matured]),
+    )
+    scores = score(ticks, list(meter._onsets), seed=0)
+    assert tally.onsets == scores.onsets > 5
+    assert tally.recall == scores.event_recall.value
+    assert tally.recall is not None
+    assert 0.0 < tally.recall < 1.0
+    assert tally.false_alarm_rate == scores.false_alarm_rate.value
+    assert tally.strict_false_alarm_rate == scores.strict_false_alarm_rate.value
+    assert tally.base_rate == scores.base_rate
+    assert tally.alarm_share == scores.alarm_share
+    assert tally.lead_s() == {
+        "p10": scores.lead_time_s.p10,
+        "p50": scores.lead_time_s.p50,
+        "p90": scores.lead_time_s.p90,
+    }
+    assert tally.random_recall == pytest.approx(scores.random_recall, abs=0.02)
 
 
 def test_an_alarm_that_never_ends_is_false_all_the_time() -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from data.errors import InputError
-from serving.server import serve
+from serving.server import _listen, serve
 from serving.settings import Settings
 
 FORBIDDEN = {"torch", "lightning", "mlflow", "sklearn", "pandas", "lightgbm", "onnx", "matplotlib", "scipy"}
@@ -75,6 +75,12 @@ def test_an_address_in_use_is_one_sentence(bundle_folder: BUNDLE) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=rf"127\.0\.0\.1:{port} can't be listened on .* --port"):
             serve(bundle_folder(None), Settings(), "127.0.0.1", port)
+
+
+def test_answers_are_not_held_back_by_nagles_algorithm() -> None:
+    """asyncio switches it off for sockets that name their protocol only; else each answer waits 40 ms."""
+    with _listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_a_missing_bundle_is_exit_code_2(tmp_path: Path) -> None:
