@@ -12,6 +12,7 @@ from features.flows import known_at_us
 from features.online import OnlineFeatures
 from features.ticks import TICK_S
 from features.windows import NAMES
+from tests.features.frames import random_frame
 
 
 def replay(requests: pl.DataFrame, t_s: range) -> Iterator[np.ndarray]:
@@ -57,6 +58,18 @@ def test_online_equals_batch_to_the_last_bit(traffic, seed: int, seconds: int, r
     batch = batch_features(requests)
     online = np.stack(list(replay(requests, ticks)))
     assert batch.shape == (len(ticks), len(NAMES))
+    differing = [NAMES[i] for i in np.flatnonzero((batch.view("u4") != online.view("u4")).any(axis=0))]
+    assert differing == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), seconds=st.integers(5, 400), count=st.integers(1, 120))
+def test_online_equals_batch_on_traffic_with_gaps_in_what_is_known(
+    seed: int, seconds: int, count: int
+) -> None:
+    requests = random_frame(seed, seconds, count)
+    batch = batch_features(requests)
+    online = np.stack(list(replay(requests, range(0, TICK_S * len(batch), TICK_S))))
     differing = [NAMES[i] for i in np.flatnonzero((batch.view("u4") != online.view("u4")).any(axis=0))]
     assert differing == []
 
