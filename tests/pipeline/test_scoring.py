@@ -116,6 +116,43 @@ def test_scores_equal_the_plain_definitions(span):
     assert scores.lead_time_s.n == len(plain["leads"])
 
 
+def span_with(alarm_at: list[int], onset: int) -> Ticks:
+    """Ticks 1000, 1005, ... 1200, all eligible, with alarms at those times and one onset ahead."""
+    t_s = np.arange(1000, 1205, 5, dtype=np.int64)
+    following = np.where(t_s < onset, onset, -1)
+    return Ticks(t_s, np.isin(t_s, alarm_at), np.ones(len(t_s), dtype=bool), following)
+
+
+@pytest.mark.parametrize(
+    ("onset", "early_at", "hit"),
+    [
+        *[(1150, 1085, False), (1150, 1090, True), (1150, 1120, True), (1150, 1125, False)],
+        *[(1152, 1090, False), (1152, 1095, True), (1152, 1120, True), (1152, 1125, False)],
+    ],
+)
+def test_an_alarm_counts_from_sixty_to_thirty_seconds_ahead(onset: int, early_at: int, hit: bool):
+    ticks = span_with([early_at, 1145, 1150], onset)
+    assert scoring.anticipated(ticks, [onset]).tolist() == [hit]
+
+
+@pytest.mark.parametrize(
+    ("standing", "hit"), [([1145, 1150], True), ([1140, 1145], False), ([1150], False), ([1145], False)]
+)
+def test_an_alarm_must_stand_when_the_burst_begins(standing: list[int], hit: bool):
+    ticks = span_with([1100, *standing], 1150)
+    assert scoring.anticipated(ticks, [1150]).tolist() == [hit]
+
+
+def test_an_onset_counts_when_the_span_holds_its_last_minute():
+    ticks = span_with([], 1100)
+    assert scoring.scorable(ticks, [1059, 1060, 1200, 1201]).tolist() == [1060, 1200]
+
+
+@pytest.mark.parametrize(("onset", "precision"), [(1101, 1.0), (1175, 1.0), (1176, 0.0), (1100, 0.0)])
+def test_an_episode_was_right_when_an_onset_follows_within_75_seconds(onset: int, precision: float):
+    assert scoring.score(span_with([1100], onset), [onset], seed=0).episode_precision.value == precision
+
+
 @given(spans(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_hindsight_is_the_best_threshold_within_the_budget(span, data):
