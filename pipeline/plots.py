@@ -70,15 +70,15 @@ def load_plot(ticks: pl.DataFrame, onsets: ArrayLike) -> str:
     A span of more than 3 h is drawn twice: whole, and its two hours with the most onsets.
 
     Args:
-        ticks: a row a tick with columns t_s, load_tokens_per_s, baseline_tokens_per_s (null or NaN where
-            unknown) and alarm.
+        ticks: a row a tick with columns t_s, load and baseline (tokens/s, null or NaN where unknown), and
+            alarm (bool, or 0 and 1).
         onsets: seconds, any order.
 
     Raises:
         InputError: when a column is missing or there is no tick.
 
     """
-    wanted = ("t_s", "load_tokens_per_s", "baseline_tokens_per_s", "alarm")
+    wanted = ("t_s", "load", "baseline", "alarm")
     missing = [name for name in wanted if name not in ticks.columns]
     if missing or ticks.is_empty():
         raise InputError(f"Ticks must hold rows with the columns {', '.join(wanted)}; missing: {missing}.")
@@ -266,10 +266,7 @@ def _draw_load(
     """One panel: load as the range it covers in each pixel column, onsets and alarms in a strip below."""
     unit_s, unit = (3600, "h") if long else (60, "min")
     t_s = ticks["t_s"].to_numpy()
-    load, base = (
-        ticks[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
-        for name in ("load_tokens_per_s", "baseline_tokens_per_s")
-    )
+    load, base = (ticks[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in ("load", "baseline"))
     row, low, high = extremes(load)
     at = t_s[row] / unit_s
     upper.fill_between(at, low, high, color=LOAD, lw=0.8)
@@ -284,7 +281,7 @@ def _draw_load(
         upper.annotate(
             "baseline", (edge, known[-1]), (4, 0), textcoords="offset points", va="center", color=INK
         )
-    alarm = ticks["alarm"].to_numpy()
+    alarm = ticks["alarm"].cast(pl.Boolean).to_numpy()
     first = np.flatnonzero(alarm & ~np.concatenate([[False], alarm[:-1]]))
     last = np.flatnonzero(alarm & ~np.concatenate([alarm[1:], [False]]))
     bars = np.stack([t_s[first], t_s[last] + TICK_S - t_s[first]], axis=1) / unit_s

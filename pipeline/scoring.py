@@ -259,9 +259,10 @@ def hindsight(values: ArrayLike, ticks: Ticks, onsets: ArrayLike, rate: float = 
     ranked, value = _negatives(values, ticks)
     if not 0 <= rate < 1:
         raise InputError(f"Rate must be at least 0 and below 1; got {rate}.")
-    if not len(ranked) or np.isneginf(value).all():
+    known = value[np.isfinite(value)]
+    if not len(ranked) or not len(known):
         return None
-    threshold = float(_threshold(ranked, np.array([rate]))[0])
+    threshold = max(float(_threshold(ranked, np.array([rate]))[0]), float(known.min()))
     reached = crest(ticks, onsets, value) >= threshold
     return Hindsight(threshold, _share(reached.sum(), len(reached)), float(np.mean(ranked >= threshold)))
 

@@ -128,9 +128,9 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
         "ticks": pl.DataFrame(
             {
                 "t_s": t_s,
-                "load_tokens_per_s": load,
-                "baseline_tokens_per_s": np.where(t_s < START_S + 60, np.nan, baseline),
-                "alarm": alarms.alarm,
+                "load": load,
+                "baseline": np.where(t_s < START_S + 60, np.nan, baseline),
+                "alarm": alarms.alarm.astype(np.int8),
             }
         ),
         "onsets": onsets,

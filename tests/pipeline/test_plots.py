@@ -66,9 +66,7 @@ def test_a_long_span_is_drawn_whole_and_near(made):
 
 def test_load_that_is_unknown_is_left_out(made):
     ticks = made["ticks"].head(720)
-    blank = ticks.with_columns(
-        load_tokens_per_s=pl.lit(None, dtype=pl.Float64), baseline_tokens_per_s=pl.lit(float("nan"))
-    )
+    blank = ticks.with_columns(load=pl.lit(None, dtype=pl.Float64), baseline=pl.lit(float("nan")))
     assert "baseline" not in texts(plots.load_plot(blank, []))
 
 

@@ -319,6 +319,14 @@ def test_ticks_that_do_not_cover_a_span_are_refused(t_s: list[int], message: str
         Ticks(np.array(t_s, dtype=np.int64), flags, flags, np.full(len(flags), -1))
 
 
+def test_hindsight_of_a_score_that_is_seldom_known_stays_among_its_values():
+    ticks, onsets = span_of_hours(1, [True])
+    values = np.full(720, np.nan)
+    values[[10, 20]] = 0.25, 0.75
+    found = scoring.hindsight(values, ticks, onsets)
+    assert found == scoring.Hindsight(0.25, 0.0, 2 / int(ticks.labels.negative.sum()))
+
+
 def test_scores_and_spans_that_do_not_fit_are_refused():
     ticks, onsets = span_of_hours(1, [True])
     other, _ = span_of_hours(2, [True, True])
