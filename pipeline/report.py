@@ -13,6 +13,7 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import ArrayLike
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -70,9 +71,10 @@ def render(
 ) -> str:
     """The report as one self-contained HTML page."""
     causes, reliability = report["recall_by_cause"], report["reliability"]
+    contenders, onsets_count = report["contenders"], forecaster(report)["scores"]["onsets"]
     figures = {
         "load": plots.load_plot(ticks, onsets),
-        "recall": plots.recall_plot(report["contenders"], report["settings"]["budget"]),
+        "recall": plots.recall_plot(contenders, report["settings"]["budget"]) if onsets_count else None,
         "lead": plots.lead_plot(lead_times) if np.size(lead_times) else None,
         "causes": plots.cause_plot(causes) if causes else None,
         "reliability": plots.reliability_plot(reliability) if reliability else None,
@@ -84,7 +86,13 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "number": number, "interval": interval, "clock": clock}
+    environment.filters |= {
+        "percent": percent,
+        "number": number,
+        "interval": interval,
+        "clock": clock,
+        "claim": _claim,
+    }
     return environment.get_template("report.html.j2").render(
         report=report,
         ours=forecaster(report),
@@ -137,23 +145,25 @@ def summary_table(report: Mapping[str, Any]) -> Table:
     scores = forecaster(report)["scores"]
     table = Table(
         "contender",
-        *("false alarms", "recall", "random", "precision", "lead, s", "in alarm", "forecaster is"),
         title=Text(headline(report)),
         caption=f"{scores['onsets']:,} onsets, base rate {percent(scores['base_rate'])}; 90 % intervals",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),  # eight columns fit a terminal of 80
     )
-    for column in table.columns[1:]:
-        column.justify = "right"
+    for name in ("false\nalarms", "\nrecall", "random\nrecall", "pre-\ncision", "lead\ns", "in\nalarm"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("forecaster\nis", min_width=10)
     for one in ranked(report):
         row = one["scores"]
         cells = (
             one["title"],
-            f"{percent(row['false_alarm_rate']['value'])}\n{interval(row['false_alarm_rate'], 100, 1)}",
-            f"{number(row['event_recall']['value'])}\n{interval(row['event_recall'])}",
+            f"{percent(row['false_alarm_rate']['value'])}\n{_range(row['false_alarm_rate'], 100, 1)}",
+            f"{number(row['event_recall']['value'])}\n{_range(row['event_recall'])}",
             number(row["random_recall"]),
             number(row["episode_precision"]["value"]),
             number(row["lead_time_s"]["p50"], 0),
             percent(row["alarm_share"]),
-            one["difference"]["claim"] if one["difference"] else "",
+            _claim(one["difference"]),
         )
         # Text, not str: brackets in a title are no markup.
         table.add_row(*map(Text, cells), style="bold" if one["kind"] == "forecaster" else None)
@@ -184,8 +194,8 @@ def interval(estimate: Mapping[str, float | None], scale: float = 1, digits: int
     >>> interval({"value": 0.05, "low": 0.031, "high": 0.064}, scale=100, digits=1)
     '[3.1, 6.4]'
     """
-    low, high = estimate["low"], estimate["high"]
-    return "" if low is None or high is None else f"[{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+    bounds = _range(estimate, scale, digits, ", ")
+    return f"[{bounds}]" if bounds else ""
 
 
 def clock(seconds: float) -> str:
@@ -197,3 +207,20 @@ def clock(seconds: float) -> str:
     minutes = int(seconds) // 60
     days, rest = divmod(minutes, 1440)
     return (f"{days} d " if days else "") + f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def _range(
+    estimate: Mapping[str, float | None], scale: float = 1, digits: int = 2, between: str = "–"
+) -> str:
+    """Bounds of an estimate; empty where they are unknown."""
+    low, high = estimate["low"], estimate["high"]
+    if low is None or high is None:
+        return ""
+    return f"{scale * low:.{digits}f}{between}{scale * high:.{digits}f}"
+
+
+def _claim(difference: Mapping[str, Any] | None) -> str:
+    """Better, worse or no difference; a dash where there was no onset to tell by."""
+    if difference is None:
+        return ""
+    return UNKNOWN if difference["recall"]["value"] is None else str(difference["claim"])

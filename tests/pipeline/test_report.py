@@ -78,8 +78,9 @@ def test_what_is_unknown_is_a_dash_and_null(made, report, tmp_path: Path):
     for name in ("false_alarm_rate", "strict_false_alarm_rate", "event_recall", "episode_precision"):
         scores[name] = unknown
     scores["lead_time_s"] = {"p10": None, "p50": None, "p90": None, "n": 0}
-    scores |= {"base_rate": None, "alarm_share": None, "random_recall": None}
+    scores |= {"base_rate": None, "alarm_share": None, "random_recall": None, "onsets": 0}
     report["contenders"][0] |= {"scores": scores, "hindsight": None, "curve": [], "threshold": None}
+    report["contenders"][1]["difference"] = {"recall": unknown, "claim": "no difference"}
     report |= {"recall_by_cause": [], "reliability": [], "forecast": None}
     report["verdict"]["skill"] = "cannot be shown"
     reports.write_report(report, made["ticks"], tmp_path, onsets=[], lead_times=[])
@@ -89,7 +90,8 @@ def test_what_is_unknown_is_a_dash_and_null(made, report, tmp_path: Path):
     assert "no onset was anticipated" in page
     assert "None" not in page
     assert "nan" not in page.lower().replace("tenant", "")
-    assert page.count("<svg ") == 2
+    assert page.count("<svg ") == 1
+    assert "no difference" not in page
 
 
 @pytest.mark.parametrize(
@@ -167,17 +169,30 @@ def test_schema_describes_every_property():
     assert undescribed(schema, "") == []
 
 
-def test_terminal_table_holds_every_contender_and_no_markup(report):
-    report["contenders"][1]["title"] = "[red]Last value[/red]"
-    console = Console(width=160, record=True, file=None, quiet=False, force_terminal=False)
+def printed(report, width: int) -> str:
+    console = Console(width=width, force_terminal=False)
     with console.capture() as shown:
         console.print(reports.summary_table(report))
-    text = shown.get()
-    assert "[red]Last value[/red]" in text
+    return shown.get()
+
+
+def test_terminal_table_holds_every_contender_and_no_markup(report):
+    report["contenders"][1]["title"] = "[red]Last value[/red]"
+    text = printed(report, width=120)
     for one in report["contenders"]:
         assert one["title"] in text
     assert "better" in text
     assert f"{report['contenders'][0]['scores']['onsets']} onsets" in text
+
+
+def test_terminal_table_cuts_nothing_at_eighty_columns(report):
+    estimate = report["contenders"][1]["scores"]["false_alarm_rate"]
+    estimate |= {"value": 0.123, "low": 0.104, "high": 0.156}
+    report["contenders"][1]["difference"]["claim"] = "no difference"
+    text = printed(report, width=80)
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "10.4–15.6" in text
 
 
 def test_ticks_may_hold_more_columns_than_are_drawn(made, report, tmp_path: Path):
