@@ -41,6 +41,7 @@ class Ledger:
         self.held_tokens = 0
         self._id_prefix = id_prefix
         self._issued = 0
+        self._next_expiry_s = 0.0
         self._open: OrderedDict[str, Reservation] = OrderedDict()
 
     def __len__(self) -> int:
@@ -85,9 +86,14 @@ class Ledger:
     def expired(self, now_s: float) -> list[Reservation]:
         """Free and return the reservations whose lease is over."""
         freed: list[Reservation] = []
+        if now_s < self._next_expiry_s:
+            return freed
+        # Renewals and later reservations expire after this, so until then there is nothing to look at.
+        self._next_expiry_s = now_s + self.lease_s
         while self._open:
             reservation = next(iter(self._open.values()))
             if reservation.expires_s > now_s:
+                self._next_expiry_s = reservation.expires_s
                 break
             self._open.popitem(last=False)
             self.held_tokens -= reservation.tokens

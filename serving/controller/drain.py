@@ -33,7 +33,6 @@ class Drain:
 
     def change(self, held_tokens: int, now_s: float, freed_tokens: int = 0) -> None:
         """Note that ``held_tokens`` change at ``now_s``: more is taken, or ``freed_tokens`` leave."""
-        self._rate = self.rate(held_tokens, now_s)
-        self._at_s = now_s
         if held_tokens >= self._busy_tokens:
-            self._rate += freed_tokens / self._memory_s
+            self._rate = self.rate(held_tokens, now_s) + freed_tokens / self._memory_s
+        self._at_s = now_s

@@ -82,15 +82,14 @@ class Lanes:
             return 0
         left = 1.0 - lane.rule.cut * tightening
         held = lane.held_tokens + tokens
-        over = max(
-            held - round(lane.most_tokens * left),
-            self.shared_held_tokens + tokens - self.shared_tokens,
-            0,
-        )
+        over = held - round(lane.most_tokens * left)
+        over_shared = self.shared_held_tokens + tokens - self.shared_tokens
+        if over_shared > over:
+            over = over_shared
         borrowed = held - round(lane.share_tokens * left)
-        if borrowed > over and self._called_back(lane, now_s):
+        if borrowed > over and borrowed > 0 and self._called_back(lane, now_s):
             return borrowed
-        return over
+        return over if over > 0 else 0
 
     def take(self, lane: Lane, tokens: int, now_s: float) -> None:
         """Hold ``tokens`` in the lane."""
