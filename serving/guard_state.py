@@ -21,7 +21,7 @@ def load_guard(path: Path | None, bundle_version: str, manifest: Manifest) -> Gu
         InputError: when the file can't be read or is damaged; a budget is never reset silently.
 
     """
-    fresh = Guard(manifest.guard.threshold)
+    fresh = Guard(manifest.guard.threshold, manifest.guard.scale)
     if path is None:
         return fresh
     try:

@@ -1,3 +1,5 @@
+import copy
+import functools
 import math
 from collections.abc import Callable
 
@@ -98,10 +100,17 @@ class Scene:
         return self.predictor.status(self.clock.wall_us(), self.now_s).state
 
 
-def warm(p_onset: Callable[[int], float], threshold: float | None = 0.0) -> Scene:
-    scene = Scene(lambda call: 0.01, threshold)
+@functools.cache
+def _warmed() -> Scene:
+    scene = Scene(lambda call: 0.01)
     scene.run(WARMUP_S + EARN_S)
-    scene.predictor.bundle.p_onset, scene.predictor.bundle.calls = p_onset, 0  # type: ignore[attr-defined]
+    return scene
+
+
+def warm(p_onset: Callable[[int], float], threshold: float | None = 0.0) -> Scene:
+    scene = copy.deepcopy(_warmed())
+    scene.predictor.bundle = Told(p_onset, threshold)
+    scene.predictor.guard.threshold = threshold
     return scene
 
 
