@@ -199,6 +199,17 @@ def test_after_a_hole_forecasts_do_not_tighten_until_it_has_left_the_longest_win
     assert scene.state == "active"
 
 
+def test_a_long_hole_is_caught_up_in_parts_and_noted_once() -> None:
+    scene = warm(lambda call: 0.9)
+    scene.clock.advance(600)
+    parts = 1
+    while not scene.tick():
+        parts += 1
+    assert parts >= 600 // (CATCH_UP_TICKS * TICK_S)
+    assert len(scene.predictor.meter._holes) == 1
+    assert (scene.state, scene.target) == ("warming up", 0.0)
+
+
 def test_an_idle_hour_is_load_zero_and_no_failure() -> None:
     scene = warm(lambda call: 0.01)
     scene.run(3_700, arrivals=False)
