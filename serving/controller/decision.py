@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Reason = Literal["deadline", "too_large", "saturated", "backpressure", "lane_budget"]
 """Why a request was refused, in the order in which the rules are asked."""
@@ -45,9 +45,8 @@ class RequestFacts:
     deadline_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The controller's answer.
+class Decision(NamedTuple):
+    """The controller's answer; immutable, and made on every call, so a tuple: a frozen dataclass costs 1 µs.
 
     Attributes:
         admitted: let through; the tokens are reserved.
