@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data.errors import InputError
 from features.windows import NAMES, SPEC_HASH
@@ -20,7 +20,7 @@ PEAK_QUANTILES = (0.5, 0.9)
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TrainingWindow(_Strict):
@@ -37,7 +37,7 @@ class GuardState(_Strict):
     """How the guard starts: its threshold on the score, or the reason why the forecaster stays advisory."""
 
     threshold: float | None
-    scale: float = 1.0
+    scale: float = Field(default=1.0, gt=0.0)
     effective_negatives: int
     thinning_step: int
     advisory_reason: str | None
@@ -128,7 +128,12 @@ class Bundle:
                 f"computes {SPEC_HASH}; retrain with this version of Tidegate."
             )
         bundle = cls(manifest, _session(model, model_path))
-        bundle.forecast(np.zeros((1, len(NAMES)), dtype=np.float32))
+        try:
+            bundle.forecast(np.zeros((1, len(NAMES)), dtype=np.float32))
+        except Exception as error:  # see _session: no common base
+            raise InputError(
+                f"{model_path} is no forecaster of {len(NAMES)} features: {error} Export it again."
+            ) from error
         return bundle
 
 

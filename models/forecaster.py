@@ -33,8 +33,10 @@ class Settings:
     """How the forecaster is built and trained."""
 
     members: int = 5
-    hidden: int = 64
-    dropout: float = 0.2
+    hidden: int = 32
+    bins: int = 8
+    input_dropout: float = 0.4
+    dropout: float = 0.4
     epochs: int = 24
     batch: int = 512
     learning_rate: float = 2e-3
@@ -59,18 +61,54 @@ class Examples:
     peak_ratio: NDArray[np.float32]
 
 
-class Forecaster(nn.Module):
-    """Features (n, F) to (p_onset (n,), peak_load (n, quantiles) in tokens/s); the scaler is inside."""
+class Encoder(nn.Module):
+    """Scale features and add their piecewise linear encoding, (n, F) to (n, (1 + bins) F).
+
+    A feature's range is cut at quantiles of the training ticks; each bin tells how far the feature has passed
+    through it. Sharp steps, such as a minute of the hour, then take one weight, as they take one split of a
+    tree (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in tabular deep learning",
+    NeurIPS 2022).
+    """
 
     mean: Tensor
     scale: Tensor
+    low: Tensor
+    width: Tensor
+    bin_mean: Tensor
+    bin_scale: Tensor
 
-    def __init__(self, mean: Tensor, scale: Tensor, settings: Settings) -> None:
+    def __init__(self, features: Tensor, bins: int) -> None:
         super().__init__()
+        scale, mean = torch.std_mean(features, dim=0)
         self.register_buffer("mean", mean)
-        self.register_buffer("scale", scale)
+        self.register_buffer("scale", scale.clamp_min(1e-3))
+        edges = torch.from_numpy(np.quantile(features.numpy(), np.linspace(0.0, 1.0, bins + 1), axis=0))
+        self.register_buffer("low", edges[:-1].float())
+        self.register_buffer("width", edges.diff(dim=0).float().clamp_min(1e-4))
+        bin_scale, bin_mean = torch.std_mean(self._bins(features), dim=0)
+        self.register_buffer("bin_mean", bin_mean)
+        self.register_buffer("bin_scale", bin_scale.clamp_min(0.05))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Encode n ticks."""
+        scaled = ((features - self.mean) / self.scale).clamp(-6.0, 6.0)
+        bins = (self._bins(features) - self.bin_mean) / self.bin_scale
+        return torch.cat([scaled, bins.flatten(1)], dim=1)
+
+    def _bins(self, features: Tensor) -> Tensor:
+        return ((features.unsqueeze(1) - self.low) / self.width).clamp(0.0, 1.0)
+
+
+class Forecaster(nn.Module):
+    """Features (n, F) to (p_onset (n,), peak_load (n, quantiles) in tokens/s); the scaler is inside."""
+
+    def __init__(self, encoder: Encoder, settings: Settings) -> None:
+        super().__init__()
+        self.encoder = encoder
+        inputs = len(encoder.mean) * (1 + settings.bins)
         outputs = SLOTS + 1 + len(PEAK_QUANTILES)
-        self.first = _Members(settings.members, len(mean), settings.hidden)
+        self.input_dropout = nn.Dropout(settings.input_dropout)
+        self.first = _Members(settings.members, inputs, settings.hidden)
         self.second = _Members(settings.members, settings.hidden, settings.hidden)
         self.last = _Members(settings.members, settings.hidden, outputs)
         self.dropout = nn.Dropout(settings.dropout)
@@ -78,8 +116,8 @@ class Forecaster(nn.Module):
 
     def members(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the slots, (members, n, SLOTS + 1), and log peak ratios, (members, n, quantiles)."""
-        scaled = ((features - self.mean) / self.scale).clamp(-6.0, 6.0)
-        hidden = self.dropout(functional.silu(self.first(scaled.unsqueeze(0))))
+        encoded = self.input_dropout(self.encoder(features)).unsqueeze(0)
+        hidden = self.dropout(functional.silu(self.first(encoded)))
         hidden = hidden + self.dropout(functional.silu(self.second(hidden)))
         out = self.last(hidden)
         median = out[..., SLOTS + 1 : SLOTS + 2]
@@ -147,8 +185,7 @@ def train(
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     lightning.seed_everything(settings.seed, verbose=False)
     features = torch.from_numpy(examples.features)
-    scale, mean = torch.std_mean(features, dim=0)
-    forecaster = Forecaster(mean, scale.clamp_min(1e-3), settings)
+    forecaster = Forecaster(Encoder(features, settings.bins), settings)
     log_ratio = torch.from_numpy(np.log(np.maximum(examples.peak_ratio, 1e-3)).astype(np.float32))
     shuffled = RandomSampler(features, generator=torch.Generator().manual_seed(settings.seed))
     loader = DataLoader(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from data.errors import InputError
 
@@ -82,6 +83,39 @@ def make_workload(
     console.print(f"{path}, its causes in {truth}", soft_wrap=True, highlight=False)
 
 
+@app.command("backtest")
+def run_backtest(
+    trace: Annotated[Path, typer.Argument(help="Trace file of any known format.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report, the ticks and the bundle.")],
+    test_fraction: Annotated[float, typer.Option(help="Share of the trace, at its end, to test on.")] = 0.35,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same report.")] = 0,
+    tracking: Annotated[
+        str, typer.Option(help="MLflow tracking store that the run is logged to; '' logs none.")
+    ] = "sqlite:///var/mlflow.db",
+) -> None:
+    """Train on a trace's past, guard the rest of it, and write report.json, report.html and ticks.parquet."""
+    from data.readers import load_trace
+    from data.workload import read_truth
+    from pipeline.backtest import backtest
+    from pipeline.progress import steps
+    from pipeline.report import summary_table
+    from pipeline.tracking import track
+
+    with steps(console) as progress:
+        progress("read the trace", 0.0)
+        loaded = load_trace(trace)
+        result = backtest(
+            loaded, out, test_fraction=test_fraction, seed=seed, causes=read_truth(trace), progress=progress
+        )
+        if tracking:
+            progress("log the run", 0.0)
+            track(result, out, tracking)
+    console.print(summary_table(result.report))
+    for sentence in result.report["verdict"]["sentences"]:
+        console.print(sentence, soft_wrap=True, highlight=False)
+    console.print(f"Report: {result.report_path}", soft_wrap=True, highlight=False)
+
+
 @traces_app.command("list")
 def list_traces() -> None:
     """Public traces that can be fetched, with their licences."""
@@ -134,7 +168,7 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        errors.print(f"[bold red]tidegate:[/] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]tidegate:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -13,6 +13,16 @@ steady rate ("storm"), clients that come back when told ("retry_echo"), and "sho
 from data.workload.generate import CAUSES, Workload, generate
 from data.workload.settings import Settings
 from data.workload.summary import summarise
-from data.workload.write import check_path, truth_path, write
+from data.workload.write import check_path, read_truth, truth_path, write
 
-__all__ = ["CAUSES", "Settings", "Workload", "check_path", "generate", "summarise", "truth_path", "write"]
+__all__ = [
+    "CAUSES",
+    "Settings",
+    "Workload",
+    "check_path",
+    "generate",
+    "read_truth",
+    "summarise",
+    "truth_path",
+    "write",
+]

@@ -53,3 +53,16 @@ def check_path(path: Path) -> None:
         raise InputError(f"The trace's name must end in one of {', '.join(SUFFIXES)}; got {path.name!r}.")
     if not path.parent.is_dir():
         raise InputError(f"The folder {path.parent} does not exist; make it or choose another.")
+
+
+def read_truth(trace: Path) -> pl.DataFrame | None:
+    """Causes of a written workload, as `Workload.causes`; None where no truth file lies beside the trace."""
+    path = truth_path(trace)
+    if not path.is_file():
+        return None
+    try:
+        return pl.read_csv(path, schema_overrides={"t_s": pl.Float64, "cause": pl.String}).with_columns(
+            pl.col("at").str.to_datetime(TIME, time_zone="UTC", time_unit="us")
+        )
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path} is not a truth file as `tidegate synth` writes it: {error}") from error

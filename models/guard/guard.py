@@ -16,8 +16,11 @@ RATE = 0.05
 """Share of negative ticks that may be in alarm."""
 AIM = 0.045
 """Share that the threshold steers for: a little under the budget, so that the ledger seldom has to refuse."""
-STEP = 0.02
+STEP = 0.01
 """How far one false alarm tick moves the threshold, as a share of its scale."""
+HOLD = 0.2
+"""How far under the threshold a standing alarm holds, as a share of its scale: an onset that comes a little
+later than foreseen still finds the gate tightened."""
 
 SMALLEST_P = 1e-7
 """Probabilities nearer to 0 or 1 than this score alike."""
@@ -63,6 +66,7 @@ class Guard:
         self.scale = scale
         self.ledger = ledger or Ledger()
         self._unsettled: dict[int, bool] = {}
+        self._alarmed = False
 
     @property
     def advisory(self) -> bool:
@@ -72,16 +76,21 @@ class Guard:
     def decide(self, t_s: int, score: float | None) -> Verdict:
         """Decide tick ``t_s``; an unknown score (None or NaN) never alarms."""
         if self.threshold is None or score is None or math.isnan(score):
+            self._alarmed = False
             return Verdict(False, self.threshold, False)
-        over = score > self.threshold
+        threshold = self.threshold - (HOLD * self.scale if self._alarmed else 0.0)
+        over = score > threshold
         self._unsettled[t_s] = over
-        alarm = over and self.ledger.charge(t_s)
-        return Verdict(alarm, self.threshold, over and not alarm)
+        self._alarmed = over and self.ledger.charge(t_s)
+        return Verdict(self._alarmed, threshold, over and not self._alarmed)
 
     def settle(self, t_s: int, negative: bool) -> None:
         """Learn how tick ``t_s`` turned out, in order of time: ``negative`` or anything else."""
-        self.ledger.settle(t_s, negative)
+        if not self.ledger.settle(t_s, negative):
+            return
         over = self._unsettled.pop(t_s, None)
+        # Outcomes come in order: what is older than this one will never be settled.
+        self._unsettled = {later: was for later, was in self._unsettled.items() if later > t_s}
         if self.threshold is not None and negative and over is not None:
             self.threshold += STEP * self.scale * (float(over) - AIM)
 
@@ -91,6 +100,7 @@ class Guard:
             "version": VERSION,
             "threshold": self.threshold,
             "scale": self.scale,
+            "alarmed": self._alarmed,
             "unsettled": [[t_s, over] for t_s, over in self._unsettled.items()],
             "ledger": self.ledger.to_dict(),
         }
@@ -107,7 +117,11 @@ class Guard:
             if state["version"] != VERSION:
                 raise InputError(f"Guard state must be of version {VERSION}; got {state['version']!r}.")
             threshold = None if state["threshold"] is None else float(state["threshold"])
-            guard = cls(threshold, float(state["scale"]), Ledger.from_dict(state["ledger"]))
+            scale = float(state["scale"])
+            if not (0.0 < scale < math.inf and (threshold is None or math.isfinite(threshold))):
+                raise ValueError(f"threshold {threshold} or scale {scale} is not a number to work with")
+            guard = cls(threshold, scale, Ledger.from_dict(state["ledger"]))
+            guard._alarmed = bool(state["alarmed"])
             guard._unsettled = {int(t_s): bool(over) for t_s, over in state["unsettled"]}
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(

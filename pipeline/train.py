@@ -1,0 +1,155 @@
+"""Train, calibrate and bundle a forecaster."""
+
+import importlib.metadata
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import lightning
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data.errors import InputError
+from data.readers import Trace
+from features.ticks import HORIZON_S, Ticks
+from models.bundle import PEAK_QUANTILES, Bundle, GuardState, TrainingWindow, write_bundle
+from models.examples import TraceExamples
+from models.export import export
+from models.forecaster import Examples, Forecaster, Settings, train
+from models.guard.calibration import calibrate
+from models.guard.guard import RATE, SMALLEST_P, alarm_score
+from pipeline.split import Split
+
+PACKAGES = (
+    "tidegate",
+    "torch",
+    "lightning",
+    "onnx",
+    "onnxruntime-gpu",
+    "lightgbm",
+    "polars",
+    "numpy",
+    "duckdb",
+)
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and how far it is, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A trained forecaster, loaded back from its bundle, and what it says of every tick of its trace.
+
+    Attributes:
+        bundle: as serving would load it.
+        p_onset: probability of an onset within 60 s, (ticks,), NaN where features are unknown.
+        peak_load: quantiles of the highest load in that time, tokens/s, (ticks, quantiles).
+
+    """
+
+    bundle: Bundle
+    p_onset: NDArray[np.float64]
+    peak_load: NDArray[np.float64]
+
+
+class _Epochs(lightning.Callback):
+    def __init__(self, progress: Progress, epochs: int) -> None:
+        self._progress = progress
+        self._epochs = epochs
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, _: lightning.LightningModule) -> None:
+        self._progress("train the forecaster", (trainer.current_epoch + 1) / self._epochs)
+
+
+def fit(
+    trace: Trace, prepared: TraceExamples, split: Split, folder: Path, settings: Settings, progress: Progress
+) -> Fitted:
+    """Train on the train span, calibrate on the calibrate span, and write a bundle into ``folder``.
+
+    Raises:
+        InputError: when no tick of the train span can be learned from.
+
+    """
+    ticks, examples = prepared.ticks, prepared.examples
+    learn = split.train.holds(ticks.t_s) & ticks.eligible
+    if not learn.any():
+        raise InputError(
+            "No tick of the training span is eligible: it lies in warm-up, in events or in gaps. "
+            "Use a longer trace."
+        )
+    forecaster = train(_select(examples, learn), settings, [_Epochs(progress, settings.epochs)])
+    progress("export and check", 0.0)
+    p_onset, peak_load = forecast(forecaster, examples.features)
+    span = split.calibrate.holds(ticks.t_s)
+    model = export(forecaster, examples.features[learn | (span & ~np.isnan(p_onset))])
+    write_bundle(
+        folder,
+        model,
+        scaler_mean=forecaster.encoder.mean.tolist(),
+        scaler_scale=forecaster.encoder.scale.tolist(),
+        training=_window(trace, prepared, split),
+        guard=calibrated(alarm_score(p_onset), ticks, span),
+        metrics={"calibrate_log_loss": _log_loss(p_onset[span], ticks.select(span))},
+        versions=versions(),
+    )
+    return Fitted(Bundle.load(folder), p_onset, peak_load)
+
+
+def forecast(
+    forecaster: Forecaster, features: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Forecast every tick: p_onset (n,) and peak load (n, quantiles), NaN where a feature is."""
+    known = np.isfinite(features).all(axis=1)
+    p_onset = np.full(len(features), np.nan)
+    peak_load = np.full((len(features), len(PEAK_QUANTILES)), np.nan)
+    with torch.inference_mode():
+        said = forecaster(torch.from_numpy(features[known]))
+    p_onset[known], peak_load[known] = (output.numpy() for output in said)
+    return p_onset, peak_load
+
+
+def calibrated(score: NDArray[np.float64], ticks: Ticks, span: NDArray[np.bool_]) -> GuardState:
+    """Guard state from the scores of the calibration span: threshold, and the scale on which it moves."""
+    negative = ticks.negative & span
+    found = calibrate(score[span], negative[span], rate=RATE)
+    calm = score[negative]
+    # Half a decade of the upper tail: thresholds of different scores then move at a like pace.
+    scale = float(np.diff(np.quantile(calm, [0.90, 0.99]))[0]) if len(calm) else 0.0
+    return GuardState(
+        threshold=found.threshold,
+        scale=scale if scale > 0.0 else 1.0,
+        effective_negatives=found.effective_negatives,
+        thinning_step=found.step,
+        advisory_reason=found.reason,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what made a result."""
+    return {"python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in PACKAGES
+    }
+
+
+def _log_loss(p_onset: NDArray[np.float64], ticks: Ticks) -> float | None:
+    """Mean negative log-likelihood of "an onset within 60 s" over eligible ticks, nats; None without any."""
+    p = np.clip(p_onset[ticks.eligible], SMALLEST_P, 1.0 - SMALLEST_P)
+    came = ticks.onset_within(0, HORIZON_S[1])[ticks.eligible]
+    return float(-np.log(np.where(came, p, 1.0 - p)).mean()) if len(p) else None
+
+
+def _select(examples: Examples, chosen: NDArray[np.bool_]) -> Examples:
+    return Examples(**{name: values[chosen] for name, values in asdict(examples).items()})
+
+
+def _window(trace: Trace, prepared: TraceExamples, split: Split) -> TrainingWindow:
+    first, last = (
+        datetime.fromtimestamp(prepared.bins.origin_us / 1e6 + second, UTC).isoformat(timespec="seconds")
+        for second in (split.train.start_s, split.train.end_s)
+    )
+    return TrainingWindow(
+        source=trace.name, data_sha256=trace.sha256, first=first, last=last, requests=trace.requests.height
+    )
