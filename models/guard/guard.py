@@ -22,6 +22,9 @@ HOLD = 0.2
 """How far under the threshold a standing alarm holds, as a share of its scale: an onset that comes a little
 later than foreseen still finds the gate tightened."""
 
+MAX_UNSETTLED = 1_000
+"""Ticks remembered until their outcome comes, well over an hour of them."""
+
 SMALLEST_P = 1e-7
 """Probabilities nearer to 0 or 1 than this score alike."""
 
@@ -81,6 +84,8 @@ class Guard:
         threshold = self.threshold - (HOLD * self.scale if self._alarmed else 0.0)
         over = score > threshold
         self._unsettled[t_s] = over
+        if len(self._unsettled) > MAX_UNSETTLED:  # outcomes stopped coming
+            del self._unsettled[next(iter(self._unsettled))]
         self._alarmed = over and self.ledger.charge(t_s)
         return Verdict(self._alarmed, threshold, over and not self._alarmed)
 

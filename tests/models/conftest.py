@@ -10,7 +10,9 @@ from models.bundle import GuardState, TrainingWindow, write_bundle
 from models.export import export
 from models.forecaster import NONE, Examples, Forecaster, Settings, train
 
-SMALL = Settings(members=2, hidden=32, epochs=30, batch=256, learning_rate=5e-3, seed=3)
+SMALL = Settings(
+    members=2, hidden=32, epochs=30, batch=256, learning_rate=5e-3, input_dropout=0.0, dropout=0.2, seed=3
+)
 TOLD = NAMES.index("scheduled_40_s")
 
 
@@ -48,8 +50,8 @@ def write(folder: Path, model: bytes, forecaster: Forecaster, event_recall: floa
     write_bundle(
         folder,
         model,
-        scaler_mean=tuple(forecaster.mean.tolist()),
-        scaler_scale=tuple(forecaster.scale.tolist()),
+        scaler_mean=tuple(forecaster.encoder.mean.tolist()),
+        scaler_scale=tuple(forecaster.encoder.scale.tolist()),
         training=TrainingWindow(
             source="planted",
             data_sha256="0" * 64,

@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -6,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper
 
 from data.errors import InputError
 from features.windows import NAMES, SPEC_HASH
 from models.bundle import MANIFEST_FILE, MODEL_FILE, Bundle, Manifest, providers
 from models.forecaster import Examples, Forecaster
 from tests.models.conftest import write
+
+GUARD = {"threshold": 1.5, "effective_negatives": 400, "thinning_step": 3, "advisory_reason": None}
 
 
 def change(folder: Path, **fields: Any) -> None:
@@ -37,7 +41,7 @@ def test_the_manifest_comes_back_whole(bundle_folder: Path, forecaster: Forecast
     manifest = Bundle.load(bundle_folder).manifest
     assert manifest == Manifest.model_validate_json(manifest.model_dump_json())
     assert (manifest.feature_names, manifest.feature_spec_hash) == (NAMES, SPEC_HASH)
-    assert manifest.scaler_mean == tuple(forecaster.mean.tolist())
+    assert manifest.scaler_mean == tuple(forecaster.encoder.mean.tolist())
     assert (manifest.guard.threshold, manifest.guard.scale) == (1.5, 0.7)
     assert manifest.metrics == {"event_recall": 0.5, "lead_time_s": None}
     assert manifest.training.requests == 6_000
@@ -102,6 +106,8 @@ def test_a_file_cut_anywhere_is_named(bundle_folder: Path, tmp_path: Path, name:
         ({"guard": {"threshold": 1.0, "mood": 1}}, r"guard\.\w+: "),
         ({"schema_version": 2}, r"schema_version: Input should be 1"),
         ({"scaler_mean": None}, r"scaler_mean: Field required"),
+        ({"guard": {**GUARD, "threshold": math.nan}}, r"guard.threshold: Input should be a finite number"),
+        ({"guard": {**GUARD, "scale": 0.0}}, r"guard.scale: Input should be greater than 0"),
         ({"metrics": {"event_recall": "high"}}, r"metrics.event_recall: Input should be a valid number"),
     ],
 )
@@ -126,8 +132,25 @@ def test_what_is_no_model_is_refused(tmp_path: Path, forecaster: Forecaster):
         Bundle.load(tmp_path)
 
 
-def test_a_metric_that_is_no_number_is_not_written(tmp_path: Path, model: bytes, forecaster: Forecaster):
-    with pytest.raises(ValueError, match="Out of range float values"):
-        write(tmp_path, model, forecaster, event_recall=float("nan"))
+def test_a_model_of_something_else_is_refused(tmp_path: Path, forecaster: Forecaster):
+    shape = ["ticks", 3]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "something else",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    write(tmp_path, model.SerializeToString(), forecaster)
+    with pytest.raises(InputError, match=rf"{MODEL_FILE} is no forecaster of {len(NAMES)} features"):
+        Bundle.load(tmp_path)
+
+
+@pytest.mark.parametrize("metric", [math.nan, math.inf])
+def test_a_metric_that_is_no_number_is_not_written(
+    tmp_path: Path, model: bytes, forecaster: Forecaster, metric: float
+):
+    with pytest.raises(ValueError, match="finite number"):
+        write(tmp_path, model, forecaster, event_recall=metric)
     with pytest.raises(InputError, match=MANIFEST_FILE):
         Bundle.load(tmp_path)  # half-written never loads

@@ -69,13 +69,13 @@ def test_each_tick_is_told_on_its_own(forecaster: Forecaster, unseen: Examples):
 def test_the_scaler_is_inside_and_bears_a_feature_that_never_varies(forecaster: Forecaster):
     features = planted(0, 6_000).features
     constant = NAMES.index("refusals_60_s")
-    np.testing.assert_allclose(forecaster.mean.numpy(), features.mean(axis=0), atol=1e-4)
+    np.testing.assert_allclose(forecaster.encoder.mean.numpy(), features.mean(axis=0), atol=1e-4)
     np.testing.assert_allclose(
-        np.delete(forecaster.scale.numpy(), constant),
+        np.delete(forecaster.encoder.scale.numpy(), constant),
         np.delete(features.std(axis=0, ddof=1), constant),
         rtol=1e-3,
     )
-    assert forecaster.scale[constant] > 0.0
+    assert forecaster.encoder.scale[constant] > 0.0
     assert all(torch.isfinite(weight).all() for weight in forecaster.state_dict().values())
 
 
