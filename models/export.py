@@ -1,5 +1,6 @@
 """Export of a trained forecaster to one ONNX graph, with proof that both say the same."""
 
+import logging
 import warnings
 
 import numpy as np
@@ -26,6 +27,8 @@ def export(forecaster: Forecaster, features: NDArray[np.float32]) -> bytes:
 
     """
     example = torch.from_numpy(features[:2])
+    # The exporter warns of each operator of torchvision, which nothing here uses.
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations are not ours to act on
         program = torch.onnx.export(

@@ -71,7 +71,7 @@ def compete(
         progress((done + 1) / len(made))
     for name, title, kind, alarm in (
         ("quiet", "Always quiet", "baseline", np.zeros_like(soon)),
-        ("oracle", "Perfect lead (oracle)", "oracle", soon),
+        ("oracle", "Perfect lead (oracle)", "oracle", soon | np.isin(ticks.t_s, prepared.events.onset_s)),
     ):
         contenders.append(_unguarded(name, title, kind, alarm[test]))
     return contenders

@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from data.readers import Trace
+from features.bursts import LOAD_WINDOW_S
 from features.ticks import HORIZON_S, TICK_S, Ticks
 from features.windows import NAMES, SPEC_HASH
 from models.examples import TraceExamples
@@ -22,6 +23,9 @@ from pipeline.verdict import verdict
 
 REQUIRED_NEGATIVES = 59
 """Effective negatives that calibration needs at a rate of 0.05 and a confidence of 0.95."""
+
+
+LIGHT = 0.5
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ class Findings:
     def _recall_by_cause(self) -> list[dict[str, Any]]:
         if self.causes is None:
             return []
-        return scoring.recall_by_cause(self.ours, self.onsets, self.causes)
+        return scoring.recall_by_cause(self.ours, self.onsets, likely(self.causes, self.prepared))
 
     def _coverage(self) -> dict[str, Any] | None:
         """Share of eligible test ticks whose peak stayed at or under each forecast quantile."""
@@ -153,6 +157,24 @@ class Findings:
                 for quantile, load in zip(quantiles, self.fitted.peak_load[counts].T, strict=True)
             ]
         }
+
+
+def likely(causes: pl.DataFrame, prepared: TraceExamples) -> pl.DataFrame:
+    """Causes that may start a burst: not the light ones, and lasting ones again for every minute they last.
+
+    A cause is light when its whole work would not lift a 10 s load by half of its baseline.
+    """
+    if not {"work_tokens", "lasts_s"} <= set(causes.columns):
+        return causes
+    tick = (causes["t_s"].to_numpy() // TICK_S).astype(np.int64).clip(0, len(prepared.baseline) - 1)
+    least = LIGHT * LOAD_WINDOW_S * np.nan_to_num(prepared.baseline[tick])
+    heavy = causes.filter(pl.col("work_tokens").is_null() | (pl.col("work_tokens") >= pl.Series(least)))
+    minutes = pl.int_ranges(0, (pl.col("lasts_s") // 60 + 1).cast(pl.Int64))
+    return (
+        heavy.with_columns(minute=minutes)
+        .explode("minute")
+        .with_columns(pl.col("t_s") + 60 * pl.col("minute"))
+    )
 
 
 def probability(logit: float | None) -> float | None:

@@ -56,13 +56,23 @@ def check_path(path: Path) -> None:
 
 
 def read_truth(trace: Path) -> pl.DataFrame | None:
-    """Causes of a written workload, as `Workload.causes`; None where no truth file lies beside the trace."""
+    """Causes of a written workload; None where no truth file lies beside the trace.
+
+    Columns are those of `Workload.causes`, and from the detail: work_tokens (null where a cause has no calls of
+    its own) and lasts_s, how long a ramp or storm rises and holds (0 for the others).
+    """
     path = truth_path(trace)
     if not path.is_file():
         return None
     try:
         return pl.read_csv(path, schema_overrides={"t_s": pl.Float64, "cause": pl.String}).with_columns(
-            pl.col("at").str.to_datetime(TIME, time_zone="UTC", time_unit="us")
+            pl.col("at").str.to_datetime(TIME, time_zone="UTC", time_unit="us"),
+            _figure("work_tokens").alias("work_tokens"),
+            (_figure("rise_s").fill_null(0.0) + _figure("hold_s").fill_null(0.0)).alias("lasts_s"),
         )
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{path} is not a truth file as `tidegate synth` writes it: {error}") from error
+
+
+def _figure(name: str) -> pl.Expr:
+    return pl.col("detail").str.extract(rf"\b{name}=([0-9.]+)").cast(pl.Float64)
