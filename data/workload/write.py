@@ -58,8 +58,8 @@ def check_path(path: Path) -> None:
 def read_truth(trace: Path) -> pl.DataFrame | None:
     """Causes of a written workload; None where no truth file lies beside the trace.
 
-    Columns are those of `Workload.causes`, and from the detail: work_tokens (null where a cause has no calls of
-    its own) and lasts_s, how long a ramp or storm rises and holds (0 for the others).
+    Columns are those of `Workload.causes`, and from the detail: work_tokens (null where a cause has no calls
+    of its own) and lasts_s, how long a ramp or storm rises and holds (0 for the others).
     """
     path = truth_path(trace)
     if not path.is_file():
