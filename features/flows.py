@@ -101,7 +101,7 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
         cached=pl.col("cached_tokens").fill_null(0),
         output=pl.col("output_tokens").fill_null(0),
         known_s=(known_at_us() - origin_us).floordiv(1_000_000),
-        refused=pl.col("outcome").is_in(["shed", "failed"]),
+        refused=pl.col("outcome").is_in(["shed", "failed"]).fill_null(False),
     )
     key = ["tenant", "lane", "model", "log_type", "prompt_class"]
     rows = keyed.collect()
@@ -120,8 +120,10 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
         pl.len().cast(pl.Int64).alias("requests"), pl.col("prompt").sum()
     )
     sums = ["finished", "prompt_sum", "cached_sum", "output_sum"]
+    # What was refused has no output of its own: counting it would let a gate that sheds dim its own forecast.
     finishes = (
-        rows.group_by("known_s", "flow")
+        rows.filter(~pl.col("refused"))
+        .group_by("known_s", "flow")
         .agg(
             pl.len().cast(pl.Int64).alias("finished"),
             pl.col("prompt").sum().alias("prompt_sum"),

@@ -160,6 +160,8 @@ class OnlineFeatures:
         sums[8] = sums[0] * sums[0]
         for number, prompt, cached, output, refused in self._finished.pop(second, ()):
             sums[7] += refused
+            if refused:
+                continue
             for total in (self._flows[number], self._everyone):
                 total.finished += 1
                 total.prompt += prompt

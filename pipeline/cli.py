@@ -116,6 +116,27 @@ def run_backtest(
     console.print(f"Report: {result.report_path}", soft_wrap=True, highlight=False)
 
 
+@app.command("train")
+def train_bundle(
+    trace: Annotated[Path, typer.Argument(help="Trace file of any known format.")],
+    out: Annotated[Path, typer.Option(help="Folder for the bundle.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bundle.")] = 0,
+) -> None:
+    """Train and calibrate on all of a trace, with nothing kept back for a test, and write a bundle."""
+    from data.readers import load_trace
+    from pipeline.progress import steps
+    from pipeline.train import train_on
+
+    with steps(console) as progress:
+        progress("read the trace", 0.0)
+        fitted = train_on(load_trace(trace), out, seed=seed, progress=progress)
+    guard = fitted.bundle.manifest.guard
+    console.print(
+        guard.advisory_reason or "Calibrated: forecasts may tighten.", soft_wrap=True, highlight=False
+    )
+    console.print(f"Bundle: {out} ({fitted.bundle.version})", soft_wrap=True, highlight=False)
+
+
 @traces_app.command("list")
 def list_traces() -> None:
     """Public traces that can be fetched, with their licences."""

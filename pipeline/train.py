@@ -16,12 +16,12 @@ from data.errors import InputError
 from data.readers import Trace
 from features.ticks import HORIZON_S, Ticks
 from models.bundle import PEAK_QUANTILES, Bundle, GuardState, TrainingWindow, write_bundle
-from models.examples import TraceExamples
+from models.examples import TraceExamples, prepare
 from models.export import export
 from models.forecaster import Examples, Forecaster, Settings, train
 from models.guard.calibration import calibrate
 from models.guard.guard import RATE, SMALLEST_P, alarm_score
-from pipeline.split import Split
+from pipeline.split import Split, split
 
 PACKAGES = (
     "tidegate",
@@ -65,7 +65,7 @@ class _Epochs(lightning.Callback):
 
 
 def fit(
-    trace: Trace, prepared: TraceExamples, split: Split, folder: Path, settings: Settings, progress: Progress
+    trace: Trace, prepared: TraceExamples, spans: Split, folder: Path, settings: Settings, progress: Progress
 ) -> Fitted:
     """Train on the train span, calibrate on the calibrate span, and write a bundle into ``folder``.
 
@@ -74,7 +74,7 @@ def fit(
 
     """
     ticks, examples = prepared.ticks, prepared.examples
-    learn = split.train.holds(ticks.t_s) & ticks.eligible
+    learn = spans.train.holds(ticks.t_s) & ticks.eligible
     if not learn.any():
         raise InputError(
             "No tick of the training span is eligible: it lies in warm-up, in events or in gaps. "
@@ -83,19 +83,32 @@ def fit(
     forecaster = train(_select(examples, learn), settings, [_Epochs(progress, settings.epochs)])
     progress("export and check", 0.0)
     p_onset, peak_load = forecast(forecaster, examples.features)
-    span = split.calibrate.holds(ticks.t_s)
+    span = spans.calibrate.holds(ticks.t_s)
     model = export(forecaster, examples.features[learn | (span & ~np.isnan(p_onset))])
     write_bundle(
         folder,
         model,
         scaler_mean=forecaster.encoder.mean.tolist(),
         scaler_scale=forecaster.encoder.scale.tolist(),
-        training=_window(trace, prepared, split),
+        training=_window(trace, prepared, spans),
         guard=calibrated(alarm_score(p_onset), ticks, span),
         metrics={"calibrate_log_loss": _log_loss(p_onset[span], ticks.select(span))},
         versions=versions(),
     )
     return Fitted(Bundle.load(folder), p_onset, peak_load)
+
+
+def train_on(trace: Trace, folder: Path, *, seed: int, progress: Progress) -> Fitted:
+    """Train and calibrate on all of a trace, its last part for calibration.
+
+    Raises:
+        InputError: when the trace is empty or too short.
+
+    """
+    progress("bins, events and features", 0.0)
+    prepared = prepare(trace.requests)
+    spans = split(len(prepared.bins.work), test_fraction=0.0)
+    return fit(trace, prepared, spans, folder, Settings(seed=seed), progress)
 
 
 def forecast(
@@ -145,10 +158,10 @@ def _select(examples: Examples, chosen: NDArray[np.bool_]) -> Examples:
     return Examples(**{name: values[chosen] for name, values in asdict(examples).items()})
 
 
-def _window(trace: Trace, prepared: TraceExamples, split: Split) -> TrainingWindow:
+def _window(trace: Trace, prepared: TraceExamples, spans: Split) -> TrainingWindow:
     first, last = (
         datetime.fromtimestamp(prepared.bins.origin_us / 1e6 + second, UTC).isoformat(timespec="seconds")
-        for second in (split.train.start_s, split.train.end_s)
+        for second in (spans.train.start_s, spans.train.end_s)
     )
     return TrainingWindow(
         source=trace.name, data_sha256=trace.sha256, first=first, last=last, requests=trace.requests.height

@@ -35,7 +35,8 @@ def plain(requests: pl.DataFrame) -> dict[tuple[int, Key], tuple[int, int, int]]
         size = next((i for i, bound in enumerate(PROMPT_CLASSES) if row["prompt_tokens"] <= bound), 4)
         key = (row["tenant"], row["lane"] or "standard", row["model"], row["log_type"], size)
         arrived[(row["arrived_us"] - origin_us) // 1_000_000, key].append(row["prompt_tokens"])
-        finished.append(((known_us(row) - origin_us) // 1_000_000, key, row))
+        if row["outcome"] not in ("shed", "failed"):  # refused: no output of its own to learn from
+            finished.append(((known_us(row) - origin_us) // 1_000_000, key, row))
     found = {}
     for (second, key), prompts in arrived.items():
         before = [(of, row) for at, of, row in finished if at < second]
