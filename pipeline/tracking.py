@@ -1,5 +1,6 @@
 """Runs in MLflow: parameters, figures and files of a backtest."""
 
+import logging
 from pathlib import Path
 
 import mlflow
@@ -15,6 +16,9 @@ def track(result: Result, folder: Path, uri: str) -> str:
     Runs of a local store keep their files in the folder ``mlartifacts`` beside the database.
     """
     report = result.report
+    # A new store tells of every table it makes.
+    for chatty in ("mlflow.store.db.utils", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     mlflow.set_tracking_uri(uri)
     if uri.startswith("sqlite:///"):
         database = Path(uri.removeprefix("sqlite:///"))
