@@ -26,7 +26,9 @@ from features.windows import (
 RING_S = 4096
 """Seconds of history kept: more than the longest window."""
 
-_WORK = CHANNELS.index("work")
+_REQUESTS, _WORK, _PROMPT, _LONG_PROMPTS, _REFUSALS, _SQUARES = (
+    CHANNELS.index(name) for name in ("requests", "work", "prompt", "long_prompts", "refusals", "squares")
+)
 _LANE_WORK = CHANNELS.index(f"{LANES[0]}_work")
 _WINDOWS = np.array(WINDOWS_S)
 _CYCLES = cycle_ticks()
@@ -151,15 +153,15 @@ class OnlineFeatures:
         for number, (requests, prompt) in sorted(self._arrived.pop(second, {}).items()):
             flow = self._flows[number]
             work = self._expected_work(flow, requests, prompt)
-            sums[0] += requests
-            sums[1] += work
-            sums[2] += prompt
-            sums[3] += requests * flow.long_prompt
+            sums[_REQUESTS] += requests
+            sums[_WORK] += work
+            sums[_PROMPT] += prompt
+            sums[_LONG_PROMPTS] += requests * flow.long_prompt
             sums[_LANE_WORK + flow.lane] += work
             self._recurrence.observe(second, number, flow.caller, flow.tenant, work)
-        sums[8] = sums[0] * sums[0]
+        sums[_SQUARES] = sums[_REQUESTS] ** 2
         for number, prompt, cached, output, refused in self._finished.pop(second, ()):
-            sums[7] += refused
+            sums[_REFUSALS] += refused
             if refused:
                 continue
             for total in (self._flows[number], self._everyone):
