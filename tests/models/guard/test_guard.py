@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data.errors import InputError
 from features.ticks import TICK_S
-from models.guard.guard import AIM, RATE, SMALLEST_P, Guard, Verdict, alarm_score
+from models.guard.guard import AIM, HOLD, RATE, SMALLEST_P, Guard, Verdict, alarm_score
 from models.guard.ledger import Ledger
 
 SMALL = ((1_000, 0.05), (300, 0.15))
@@ -69,6 +69,22 @@ def test_only_a_score_over_the_threshold_alarms():
     assert guard.decide(3_605, 1.1) == Verdict(True, 1.0, False)
     assert guard.decide(3_610, math.inf).alarm
     assert not guard.decide(3_615, -math.inf).alarm
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_standing_alarm_holds_a_little_under_the_threshold(restart: bool):
+    guard = calm_until(3_600)
+    just_under = 1.0 - HOLD / 2.0
+    assert not guard.decide(3_600, just_under).alarm  # nothing stands yet
+    assert guard.decide(3_605, 1.1).alarm
+    if restart:
+        guard = Guard.from_dict(json.loads(json.dumps(guard.to_dict())))
+    assert guard.decide(3_610, just_under) == Verdict(True, 1.0 - HOLD, False)
+    assert not guard.decide(3_615, 1.0 - HOLD - 0.01).alarm
+    assert not guard.decide(3_620, just_under).alarm  # released
+    assert guard.decide(3_625, 1.1).alarm
+    assert not guard.decide(3_630, None).alarm
+    assert not guard.decide(3_635, just_under).alarm  # an unknown score releases too
 
 
 def test_a_fresh_guard_has_no_budget_and_says_so():
