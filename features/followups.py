@@ -84,8 +84,9 @@ class FollowUps:
             load = memory.peak_load[:known]
             ahead = memory.peak_s[:known] - (t_s - start_s)
             # Past runs whose peak would have come by now say nothing about what is still to come of this one.
-            open_runs = np.sum((ahead > 0.0) | (load < LIGHT * memory.highest))
-            chance = covers(POINTS_S - ahead[:, None], SPREAD_S) / max(float(open_runs), 1.0)
+            still_open = (ahead > -SPREAD_S) | (load < LIGHT * memory.highest)
+            chance = covers(POINTS_S - ahead[:, None], SPREAD_S) * still_open[:, None]
+            chance /= max(float(np.sum(still_open)), 1.0)
             mean = load @ chance
             due += mean, np.maximum(np.square(load) @ chance - np.square(mean), 0.0)
         return due

@@ -55,8 +55,12 @@ def check_parity(forecaster: Forecaster, model: bytes, batches: list[NDArray[np.
             expected = [output.numpy() for output in forecaster(torch.from_numpy(batch))]
         found = session.run(["p_onset", "peak_load"], {"features": batch})
         for name, want, got in zip(("p_onset", "peak_load"), expected, found, strict=True):
+            if want.shape != got.shape:
+                raise ParityError(
+                    f"{name} of the exported graph has shape {got.shape}, torch gives {want.shape}."
+                )
             difference = float(np.max(np.abs(want - got) / np.maximum(np.abs(want), 1.0), initial=0.0))
-            if want.shape != got.shape or not difference <= PARITY:
+            if not difference <= PARITY:
                 raise ParityError(
                     f"{name} of the exported graph differs from torch by {difference:.2e} "
                     f"on a batch of {len(batch)}."
