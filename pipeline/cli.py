@@ -137,6 +137,20 @@ def train_bundle(
     console.print(f"Bundle: {out} ({fitted.bundle.version})", soft_wrap=True, highlight=False)
 
 
+@app.command("demo")
+def run_demo(
+    trace: Annotated[
+        Path | None, typer.Argument(help="Trace file of any known format; by default a synthetic day.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for everything that it writes.")] = Path("var/demo"),
+    port: Annotated[int, typer.Option(help="Port of the service; 0 takes a free one.")] = 0,
+) -> None:
+    """See it all once: traffic, lake, backtest, then live decisions around a burst; a few minutes."""
+    from pipeline.demo import demo
+
+    demo(trace, out, port, console)
+
+
 @traces_app.command("list")
 def list_traces() -> None:
     """Public traces that can be fetched, with their licences."""
