@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from data.errors import InputError
 from data.readers import Trace
 from features.windows import NAMES
 from models.examples import TraceExamples, prepare
@@ -53,17 +54,19 @@ def backtest(
         progress: told what is being done and how far it is, 0 to 1.
 
     Raises:
-        InputError: when the trace is empty or too short.
+        InputError: when the trace is empty or too short, or the fraction out of range.
 
     """
     progress("bins, events and features", 0.0)
     prepared = prepare(trace.requests)
     spans = split(len(prepared.bins.work), test_fraction)
+    test = spans.test.holds(prepared.ticks.t_s)
+    if not test.any():
+        raise InputError(f"Test fraction must leave ticks to test on; got {test_fraction}. Use 0.1 or more.")
     settings = replace(ForecasterSettings(), seed=seed)
     fitted = fit(trace, prepared, spans, out / BUNDLE_FOLDER, settings, progress)
     contenders = compete(prepared, spans, fitted, seed, lambda share: progress("contenders", share))
     progress("score and report", 0.0)
-    test = spans.test.holds(prepared.ticks.t_s)
     ticks = tick_table(prepared, fitted, contenders[0], test)
     findings = Findings(trace, prepared, spans, fitted, contenders, seed, test_fraction, causes)
     report = findings.report()

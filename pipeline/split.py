@@ -51,7 +51,7 @@ def split(seconds: int, test_fraction: float) -> Split:
     warmup = warmup_s(seconds)
     window = MEDIAN_WINDOW_S if seconds < SHORT_TRACE_S else MEAN_WINDOW_S
     gap = window + BASELINE_LAG_S + HORIZON_S[1]
-    test_start = int(seconds * (1.0 - test_fraction)) // TICK_S * TICK_S
+    test_start = int(seconds * (1.0 - test_fraction)) // TICK_S * TICK_S if test_fraction else seconds
     calibrate_end = test_start - gap if test_fraction else test_start
     usable = calibrate_end - gap - warmup
     calibrate_start = calibrate_end - max(int(CALIBRATE_SHARE * usable) // TICK_S * TICK_S, TICK_S)
