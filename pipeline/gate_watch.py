@@ -23,7 +23,7 @@ RUN_S = 60.0
 """Running requests end after this time and new ones take their place; in an alarm, which seldom stands
 longer, they run on, so that the gate is as full in it as before it and the answers differ by the forecast."""
 STARTS_A_STEP = 3
-ASKED = ("premium", "standard", "batch", "standard")
+ASKED = ("standard", "premium", "batch", "standard")
 EACH = 4
 """Requests that are shown of each phase."""
 START_S, FIRST_S, PASSED_S, END_S = -240, -150, 30, 420

@@ -13,7 +13,7 @@ from data.errors import InputError
 from data.schema import POLARS_REQUESTS
 from features.windows import NAMES
 from models.bundle import write_bundle
-from pipeline.gate_watch import EACH, HELD_REQUESTS, RULES, START_S, watch
+from pipeline.gate_watch import EACH, HELD_REQUESTS, RULES, START_S, shown, watch
 from pipeline.replay import US, PlayedClock, Player, events, serving
 from serving.settings import Settings
 
@@ -36,17 +36,21 @@ def trace(seconds: int) -> pl.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An advisory bundle, trained on noise."""
+def model() -> bytes:
+    """A forecaster of noise."""
     import numpy as np
 
     from models.export import export
     from models.forecaster import NONE, Examples, Settings, train
 
-    random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("bundle")
+    random = np.random.default_rng(0)
     features = random.normal(0.0, 1.0, (64, len(NAMES))).astype(np.float32)
     examples = Examples(features, random.integers(0, NONE + 1, 64), np.full(64, 1.5, dtype=np.float32))
-    model = export(train(examples, Settings(members=1, hidden=8, epochs=1, batch=32)), features)
+    return export(train(examples, Settings(members=1, hidden=8, epochs=1, batch=32)), features)
+
+
+def write(folder: Path, model: bytes, threshold: float | None) -> Path:
+    """A bundle with that threshold; advisory without one."""
     write_bundle(
         folder,
         model,
@@ -60,15 +64,20 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "requests": 64,
         },
         guard={
-            "threshold": None,
+            "threshold": threshold,
             "effective_negatives": 0,
             "thinning_step": 1,
-            "advisory_reason": "trained on noise",
+            "advisory_reason": "trained on noise" if threshold is None else None,
         },
         metrics={},
         versions={"tidegate": "0.1.0"},
     )
     return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(model: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("bundle"), model, None)
 
 
 @pytest.fixture
@@ -116,6 +125,25 @@ def test_rules_alone_admit_all_who_ask_around_an_onset(player: Player) -> None:
     assert {one.lane for one in asked} == set(HELD_REQUESTS)
     text = player.client.get("/metrics").text
     assert "tidegate_held_tokens 0.0" in text  # what ran was settled
+
+
+def test_an_alarm_refuses_standard_until_it_is_released(model: bytes, tmp_path: Path) -> None:
+    told = events(trace(4_300))
+    warm_s, earned_s = 3_600, 3_820  # the first alarm that calm ticks have paid for
+    clock = PlayedClock(int(told.at_us[0]) + warm_s * US)
+    with serving(write(tmp_path, model, -20.0), Settings(rules=RULES), clock, 0) as client:
+        player = Player(client, clock, told)
+        player.history()
+        asked = watch(player, int(told.at_us[0]) + earned_s * US)
+    phases = [one.phase for one in asked]
+    assert phases == sorted(phases, key=("before", "alarm", "after").index)
+    assert phases.count("after") == EACH
+    alarm = asked[phases.index("alarm")]
+    assert (alarm.lane, alarm.reason, alarm.by_forecast) == ("standard", "backpressure", True)
+    assert alarm.tightening >= 0.3
+    assert alarm.retry_after_s is not None
+    assert all(one.reason is None for one in asked if one.phase != "alarm")
+    assert [one.phase for one in shown(asked)][:EACH] == ["before"] * EACH
 
 
 def test_the_replica_is_filled_to_where_the_least_tightening_matters() -> None:
