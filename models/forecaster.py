@@ -186,6 +186,10 @@ def train(
     lightning.seed_everything(settings.seed, verbose=False)
     features = torch.from_numpy(examples.features)
     forecaster = Forecaster(Encoder(features, settings.bins), settings)
+    # Start from how often each slot occurs: a trace too short to learn from then says "as often as ever".
+    often = np.log(np.bincount(examples.slot, minlength=SLOTS + 1) + 0.5)
+    with torch.no_grad():
+        forecaster.last.bias[..., : SLOTS + 1] = torch.from_numpy((often - often.mean()).astype(np.float32))
     log_ratio = torch.from_numpy(np.log(np.maximum(examples.peak_ratio, 1e-3)).astype(np.float32))
     shuffled = RandomSampler(features, generator=torch.Generator().manual_seed(settings.seed))
     loader = DataLoader(

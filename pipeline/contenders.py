@@ -62,6 +62,7 @@ def compete(
             name, title, kind, score[test], state, replay(guard, score[test], ticks.select(test))
         )
 
+    progress(0.0)
     state = fitted.bundle.manifest.guard
     score = alarm_score(fitted.p_onset)
     contenders = [guarded(FORECASTER, "Tidegate forecaster", "forecaster", score, state)]

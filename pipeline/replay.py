@@ -1,7 +1,6 @@
 """A trace played to a running service: its past in batches, then step by step on a clock that we move."""
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +16,12 @@ import polars as pl
 import uvicorn
 from numpy.typing import NDArray
 
-from data.errors import InputError
 from features.flows import known_at_us
 from features.ticks import TICK_S
 from models.bundle import Bundle
 from serving.app import create_app
 from serving.clock import ManualClock
+from serving.server import listen
 from serving.settings import Settings
 
 US = 1_000_000
@@ -104,7 +103,7 @@ def serving(bundle: Path, settings: Settings, clock: ManualClock, port: int) -> 
 
     """
     app = create_app(Bundle.load(bundle), settings, clock)
-    with _listen(port) as listening:
+    with listen("127.0.0.1", port) as listening:
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="service")
@@ -116,21 +115,6 @@ def serving(bundle: Path, settings: Settings, clock: ManualClock, port: int) -> 
         finally:
             server.should_exit = True
             thread.join()
-
-
-def _listen(port: int) -> socket.socket:
-    # With the protocol named, asyncio turns Nagle's algorithm off; without, every answer takes 40 ms more.
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(("127.0.0.1", port))
-        listening.listen()
-    except (OSError, OverflowError) as error:
-        listening.close()
-        raise InputError(
-            f"Port {port} can't be listened on ({error}); choose another with --port, 0 takes a free one."
-        ) from error
-    return listening
 
 
 class PlayedClock(ManualClock):

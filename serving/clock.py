@@ -72,5 +72,6 @@ class ManualClock:
     async def sleep(self, seconds: float) -> None:
         """Wait until someone has moved time that far."""
         until_us = self._moved_us + round(seconds * 1e6)
+        await asyncio.sleep(0)  # even a wait for nothing lets others run
         while self._moved_us < until_us:
             await asyncio.sleep(0.001)

@@ -29,7 +29,7 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
 
     """
     app = create_app(Bundle.load(bundle), settings, SystemClock())
-    listening = _listen(host, port)
+    listening = listen(host, port)
     logs.configure()
     # What start-up made lives as long as the process: looking it through again would only pause decisions.
     gc.freeze()
@@ -41,13 +41,20 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket; port 0 takes a free one.
+
+    Raises:
+        InputError: when the address can't be used.
+
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's algorithm off; without, every answer took 40 ms more.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen()
     except (OSError, OverflowError) as error:
         listening.close()
         raise InputError(

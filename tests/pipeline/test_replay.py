@@ -168,7 +168,7 @@ def test_a_port_in_use_is_said(bundle: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(InputError, match=f"Port {port} can't be listened on"),
+            pytest.raises(InputError, match=rf"127\.0\.0\.1:{port} can't be listened on"),
             serving(bundle, Settings(), PlayedClock(START_US), port),
         ):
             pass

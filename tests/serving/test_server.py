@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from data.errors import InputError
-from serving.server import _listen, serve
+from serving.server import listen, serve
 from serving.settings import Settings
 
 FORBIDDEN = {"torch", "lightning", "mlflow", "sklearn", "pandas", "lightgbm", "onnx", "matplotlib", "scipy"}
@@ -79,7 +79,7 @@ def test_an_address_in_use_is_one_sentence(bundle_folder: BUNDLE) -> None:
 
 def test_answers_are_not_held_back_by_nagles_algorithm() -> None:
     """asyncio switches it off for sockets that name their protocol only; else each answer waits 40 ms."""
-    with _listen("127.0.0.1", 0) as listening:
+    with listen("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
 
 
