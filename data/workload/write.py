@@ -60,18 +60,27 @@ def read_truth(trace: Path) -> pl.DataFrame | None:
 
     Columns are those of `Workload.causes`, and from the detail: work_tokens (null where a cause has no calls
     of its own) and lasts_s, how long a ramp or storm rises and holds (0 for the others).
+
+    Raises:
+        InputError: when the file beside the trace is no truth file.
+
     """
     path = truth_path(trace)
     if not path.is_file():
         return None
     try:
-        return pl.read_csv(path, schema_overrides={"t_s": pl.Float64, "cause": pl.String}).with_columns(
+        return pl.read_csv(path, infer_schema=False).select(
             pl.col("at").str.to_datetime(TIME, time_zone="UTC", time_unit="us"),
+            pl.col("t_s").cast(pl.Float64),
+            "cause",
+            "tenant",
+            "detail",
             _figure("work_tokens").alias("work_tokens"),
             (_figure("rise_s").fill_null(0.0) + _figure("hold_s").fill_null(0.0)).alias("lasts_s"),
         )
     except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path} is not a truth file as `tidegate synth` writes it: {error}") from error
+        what = str(error).partition("\n")[0]
+        raise InputError(f"{path} is not a truth file as `tidegate synth` writes it: {what}") from error
 
 
 def _figure(name: str) -> pl.Expr:
