@@ -11,7 +11,7 @@ from data.readers import Trace
 from data.workload import Settings, Workload, generate, read_truth, write
 from models.examples import TraceExamples
 from models.forecaster import Settings as ForecasterSettings
-from pipeline import backtest as job
+from pipeline import contenders as field
 from pipeline.backtest import Result, backtest
 from pipeline.contenders import Contender
 from pipeline.split import Split
@@ -57,11 +57,10 @@ def small_backtest(small_settings: Callable[..., ForecasterSettings]) -> Backtes
         told: list[tuple[str, float]] = []
 
         def compete(prepared: TraceExamples, spans: Split, fitted: Fitted, *rest: object) -> list[Contender]:
-            contenders: list[Contender] = compete_for_real(prepared, spans, fitted, *rest)  # type: ignore[arg-type]
+            contenders = field.compete(prepared, spans, fitted, *rest)  # type: ignore[arg-type]
             made.append((prepared, spans, fitted, contenders))
             return contenders
 
-        compete_for_real = job.compete
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("pipeline.backtest.compete", compete)
             result = backtest(
