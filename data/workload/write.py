@@ -69,7 +69,7 @@ def read_truth(trace: Path) -> pl.DataFrame | None:
     if not path.is_file():
         return None
     try:
-        return pl.read_csv(path, infer_schema=False).select(
+        return pl.read_csv(path, infer_schema=False, glob=False).select(
             pl.col("at").str.to_datetime(TIME, time_zone="UTC", time_unit="us"),
             pl.col("t_s").cast(pl.Float64),
             "cause",

@@ -81,8 +81,8 @@ def test_a_truth_of_no_cause_and_of_no_figure_can_be_read(tmp_path: Path) -> Non
     none = read_truth(tmp_path / "day.csv")
     assert none is not None
     assert none.is_empty()
-    (tmp_path / "day.truth.csv").write_text(f"{HEADER}{TIME},1.5,cron,7,\n")
-    bare = read_truth(tmp_path / "day.csv")
+    (tmp_path / "[a]*.truth.csv").write_text(f"{HEADER}{TIME},1.5,cron,7,\n")
+    bare = read_truth(tmp_path / "[a]*.csv")  # a name, not a pattern
     assert bare is not None
     assert bare.schema == none.schema
     assert bare.select("t_s", "tenant", "work_tokens", "lasts_s").row(0) == (1.5, "7", None, 0.0)
