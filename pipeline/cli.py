@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from data.errors import InputError
 
@@ -48,10 +49,10 @@ def ingest_traces(
     try:
         with Lake(lake) as opened, Progress(console=console, transient=True) as bar:
             for path in paths:
-                task = bar.add_task(path.name, total=path.stat().st_size)
+                task = bar.add_task(escape(path.name), total=path.stat().st_size)
                 done = ingest(path, opened, source=source, progress=partial(bar.advance, task))
                 counts = (done.rows, done.stored, done.quarantined, done.duplicates)
-                table.add_row(path.name, *(f"{count:,}" for count in counts))
+                table.add_row(Text(path.name), *(f"{count:,}" for count in counts))
     finally:  # what is stored already is shown even if a later file fails
         if table.row_count:
             console.print(table)
@@ -80,7 +81,7 @@ def make_workload(
     for what, count, per_day in summarise(workload, settings.days):
         table.add_row(what, f"{count:,}", f"{per_day:,.1f}")
     console.print(table)
-    console.print(f"{path}, its causes in {truth}", soft_wrap=True, highlight=False)
+    say(f"{path}, its causes in {truth}")
 
 
 @app.command("backtest")
@@ -94,7 +95,10 @@ def run_backtest(
     ] = "sqlite:///var/mlflow.db",
 ) -> None:
     """Train on a trace's past, guard the rest of it, and write report.json, report.html and ticks.parquet."""
-    from data.readers import load_trace
+    from data.readers import load_trace, sniff
+
+    sniff(trace)  # what can't be read is told at once, not after seconds of imports
+
     from data.workload import read_truth
     from pipeline.backtest import backtest
     from pipeline.progress import steps
@@ -112,8 +116,8 @@ def run_backtest(
             track(result, out, tracking)
     console.print(summary_table(result.report))
     for sentence in result.report["verdict"]["sentences"]:
-        console.print(sentence, soft_wrap=True, highlight=False)
-    console.print(f"Report: {result.report_path}", soft_wrap=True, highlight=False)
+        say(sentence)
+    say(f"Report: {result.report_path}")
 
 
 @app.command("train")
@@ -123,7 +127,10 @@ def train_bundle(
     seed: Annotated[int, typer.Option(help="The same seed gives the same bundle.")] = 0,
 ) -> None:
     """Train and calibrate on all of a trace, with nothing kept back for a test, and write a bundle."""
-    from data.readers import load_trace
+    from data.readers import load_trace, sniff
+
+    sniff(trace)  # what can't be read is told at once, not after seconds of imports
+
     from pipeline.progress import steps
     from pipeline.train import train_on
 
@@ -131,10 +138,8 @@ def train_bundle(
         progress("read the trace", 0.0)
         fitted = train_on(load_trace(trace), out, seed=seed, progress=progress)
     guard = fitted.bundle.manifest.guard
-    console.print(
-        guard.advisory_reason or "Calibrated: forecasts may tighten.", soft_wrap=True, highlight=False
-    )
-    console.print(f"Bundle: {out} ({fitted.bundle.version})", soft_wrap=True, highlight=False)
+    say(guard.advisory_reason or "Calibrated: forecasts may tighten.")
+    say(f"Bundle: {out} ({fitted.bundle.version})")
 
 
 @app.command("demo")
@@ -179,7 +184,7 @@ def fetch_trace(
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(trace.file_name, total=None)
         path = fetch(trace, to, progress=lambda have, total: bar.update(task, completed=have, total=total))
-    console.print(f"{path}  ({trace.licence}; cite {trace.citation})", soft_wrap=True, highlight=False)
+    say(f"{path}  ({trace.licence}; cite {trace.citation})")
 
 
 @app.command()
@@ -198,12 +203,17 @@ def serve(
     run(bundle, Settings(state_file=state), host, port)
 
 
+def say(line: str) -> None:
+    """Print a line as it is: brackets and colons in a path or message are no markup."""
+    console.print(Text(line), soft_wrap=True)
+
+
 def main() -> None:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     try:
         app()
     except InputError as error:
-        errors.print(f"[bold red]tidegate:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        errors.print(Text.assemble(("tidegate:", "bold red"), f" {error}"), soft_wrap=True)
         sys.exit(2)
 
 
