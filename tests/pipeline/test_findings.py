@@ -111,7 +111,7 @@ def test_the_trace_is_described_as_it_is(run: Run) -> None:
     first_late = arrived_at[0] - datetime.fromisoformat(told["first_request"])
     assert timedelta(0) <= first_late < timedelta(milliseconds=1)
     assert told["span_s"] == int((arrived_at[-1] - arrived_at[0]).total_seconds()) + 1
-    assert told["requests_per_s"] == pytest.approx(4.0, rel=0.05)
+    assert told["requests_per_s"] == pytest.approx(3.0, rel=0.05)
 
 
 def test_the_guard_is_told_on_the_scale_of_the_ticks(run: Run, hour_run: Run) -> None:
