@@ -16,7 +16,7 @@ RATE = 0.05
 """Share of negative ticks that may be in alarm."""
 AIM = 0.04
 """Share that the threshold steers for: under the budget, so that the ledger seldom has to refuse. A refusal
-hits whichever alarm comes next, good or bad: on three 3-day workloads, aiming at 0.045 cost 0.03 of recall."""
+hits whichever alarm comes next, good or bad: on three 3-day workloads, aiming at 0.045 cost 0.03 recall."""
 STEP = 0.02
 """How far one false alarm tick moves the threshold, as a share of its scale."""
 HOLD = 0.2
