@@ -16,7 +16,7 @@ ISO = "%Y-%m-%d %H:%M:%S%.6f"
 def parquet_columns(path: Path) -> pl.Schema:
     """Names and types of the file's columns; InputError where it is damaged."""
     try:
-        return pl.scan_parquet(path).collect_schema()
+        return pl.scan_parquet(path, glob=False).collect_schema()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} can't be read as Parquet: {str(error).splitlines()[0]}") from error
 
@@ -25,7 +25,7 @@ def parquet_rows(path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Rows]:
     """Rows of the file, `batch_rows` at a time; `line` is the row, from 1."""
     schema = parquet_columns(path)
     texts = [_as_text(name, dtype) for name, dtype in schema.items()]
-    scan = pl.scan_parquet(path)
+    scan = pl.scan_parquet(path, glob=False)
     rows = scan.select(pl.len()).collect().item()
     for start in range(0, rows, batch_rows):
         values = scan.slice(start, batch_rows).select(texts).collect()

@@ -79,7 +79,7 @@ def _read(path: Path) -> tuple[Lengths, NDArray[np.float64]]:
     if not path.is_file():
         raise InputError(f"The file of token lengths {path} does not exist; check the path.")
     try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path, glob=False)
     except pl.exceptions.PolarsError as error:
         raise InputError(f"The file of token lengths {path} is not a Parquet file: {error}") from error
     missing = [name for name in NEEDED if name not in frame.columns]
