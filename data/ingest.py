@@ -13,6 +13,7 @@ import polars as pl
 
 from data.lake import Lake
 from data.readers import Batch, read_batches, sha256_of, sniff
+from data.schema import UTC_US
 
 FILE_ROWS = 1_000_000
 """Rows in a Parquet file of the lake, about."""
@@ -90,7 +91,7 @@ def _stage(
         rows += batch.rows
         quarantined += batch.quarantine.height
         waiting["requests"].append(batch.requests)
-        waiting["quarantine"].append(batch.quarantine)
+        waiting["quarantine"].append(batch.quarantine.with_columns(at=pl.lit(datetime.now(UTC), UTC_US)))
         for table, frames in waiting.items():
             if sum(frame.height for frame in frames) >= FILE_ROWS:
                 _write(lake, table, frames, staged)

@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,35 +24,9 @@ import duckdb
 import polars as pl
 
 from data.errors import InputError
-from data.readers.batch import QUARANTINE
-from data.schema import POLARS_REQUESTS, REQUESTS, UTC_US, Column
+from data.schema import POLARS_REQUESTS, TABLES
 
 T = TypeVar("T")
-
-INGESTS: tuple[Column, ...] = (
-    Column("sha256", pl.String(), "VARCHAR", True, "of the ingested file"),
-    Column("source", pl.String(), "VARCHAR", True, "name that its rows carry"),
-    Column("rows", pl.Int64(), "BIGINT", True, "rows read"),
-    Column("stored", pl.Int64(), "BIGINT", True, "rows added to requests"),
-    Column("quarantined", pl.Int64(), "BIGINT", True, "rows added to quarantine"),
-    Column("duplicates", pl.Int64(), "BIGINT", True, "rows left out: their request_id was there already"),
-    Column("at", UTC_US, "TIMESTAMPTZ", True, "when the ingest was committed"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of the lake. To add one, add it to TABLES: it is made when the lake is next opened."""
-
-    name: str
-    columns: tuple[Column, ...]
-
-
-TABLES: tuple[Table, ...] = (
-    Table("requests", REQUESTS),
-    Table("quarantine", QUARANTINE),
-    Table("ingests", INGESTS),
-)
 
 ATTEMPTS = 12
 """How often a conflicting transaction is tried; the waits between them grow from 20 ms to 2 s."""

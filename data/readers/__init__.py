@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from data.errors import InputError
-from data.readers.batch import POLARS_QUARANTINE, QUARANTINE, Batch
+from data.readers.batch import POLARS_QUARANTINE, Batch
 from data.readers.format import Format, Rows, check
 from data.readers.lines import BLOCK_BYTES, csv_rows, json_rows
 from data.readers.parquet import parquet_rows
@@ -22,7 +22,6 @@ from data.readers.sniff import FORMATS, Sniffed, inspect, sniff
 __all__ = [
     "FORMATS",
     "POLARS_QUARANTINE",
-    "QUARANTINE",
     "Batch",
     "Format",
     "Trace",

@@ -5,17 +5,12 @@ from dataclasses import dataclass
 import polars as pl
 from polars.datatypes import DataType
 
-from data.schema import Column
+from data.schema import QUARANTINE
 
-QUARANTINE: tuple[Column, ...] = (
-    Column("source", pl.String(), "VARCHAR", True, "trace or gateway that the row comes from"),
-    Column("file", pl.String(), "VARCHAR", True, "name of the file"),
-    Column("line", pl.Int64(), "BIGINT", True, "line in the file, from 1; the row in a Parquet file"),
-    Column("reason", pl.String(), "VARCHAR", True, "what is wrong with the row"),
-    Column("raw", pl.String(), "VARCHAR", True, "the row as it stands in the file"),
-)
-
-POLARS_QUARANTINE: dict[str, DataType] = {column.name: column.polars for column in QUARANTINE}
+POLARS_QUARANTINE: dict[str, DataType] = {
+    column.name: column.polars for column in QUARANTINE if column.name != "at"
+}
+"""Schema of a reader's bad rows; whoever stores them says when."""
 
 
 @dataclass(frozen=True, slots=True)

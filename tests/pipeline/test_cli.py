@@ -14,6 +14,7 @@ import typer
 from data.errors import InputError
 from models.bundle import Bundle
 from pipeline import cli
+from pipeline.terminal import console
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 Command = Callable[..., tuple[object, str, str]]
@@ -31,7 +32,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 @pytest.fixture
 def tidegate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs the command line in this process; gives exit code, stdout and stderr."""
-    monkeypatch.setattr(cli.console, "width", 100)
+    monkeypatch.setattr(console, "width", 100)
 
     def run(*arguments: object) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["tidegate", *map(str, arguments)])

@@ -1,0 +1,1 @@
+"""Commands by what they are about, one thin function a command; heavy imports stand inside."""

@@ -1,0 +1,92 @@
+"""Commands about forecasts: prove them on the past, train for use, serve, show it all."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.terminal import console, say
+
+
+def run_backtest(
+    trace: Annotated[Path, typer.Argument(help="Trace file of any known format.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report, the ticks and the bundle.")],
+    test_fraction: Annotated[float, typer.Option(help="Share of the trace, at its end, to test on.")] = 0.35,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same report.")] = 0,
+    tracking: Annotated[
+        str, typer.Option(help="MLflow tracking store that the run is logged to; '' logs none.")
+    ] = "sqlite:///var/mlflow.db",
+) -> None:
+    """Train on a trace's past, guard the rest of it, and write report.json, report.html and ticks.parquet."""
+    from data.readers import load_trace, sniff
+
+    sniff(trace)  # what can't be read is told at once, not after seconds of imports
+
+    from data.workload import read_truth
+    from pipeline.backtest import backtest
+    from pipeline.progress import steps
+    from pipeline.report import summary_table
+    from pipeline.tracking import track
+
+    with steps(console) as progress:
+        progress("read the trace", 0.0)
+        loaded = load_trace(trace)
+        result = backtest(
+            loaded, out, test_fraction=test_fraction, seed=seed, causes=read_truth(trace), progress=progress
+        )
+        if tracking:
+            progress("log the run", 0.0)
+            track(result, out, tracking)
+    console.print(summary_table(result.report))
+    for sentence in result.report["verdict"]["sentences"]:
+        say(sentence)
+    say(f"Report: {result.report_path}")
+
+
+def train_bundle(
+    trace: Annotated[Path, typer.Argument(help="Trace file of any known format.")],
+    out: Annotated[Path, typer.Option(help="Folder for the bundle.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bundle.")] = 0,
+) -> None:
+    """Train and calibrate on all of a trace, with nothing kept back for a test, and write a bundle."""
+    from data.readers import load_trace, sniff
+
+    sniff(trace)  # what can't be read is told at once, not after seconds of imports
+
+    from pipeline.progress import steps
+    from pipeline.train import train_on
+
+    with steps(console) as progress:
+        progress("read the trace", 0.0)
+        fitted = train_on(load_trace(trace), out, seed=seed, progress=progress)
+    guard = fitted.bundle.manifest.guard
+    say(guard.advisory_reason or "Calibrated: forecasts may tighten.")
+    say(f"Bundle: {out} ({fitted.bundle.version})")
+
+
+def run_demo(
+    trace: Annotated[
+        Path | None, typer.Argument(help="Trace file of any known format; by default a synthetic day.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for everything that it writes.")] = Path("var/demo"),
+    port: Annotated[int, typer.Option(help="Port of the service; 0 takes a free one.")] = 0,
+) -> None:
+    """See it all once: traffic, lake, backtest, then live decisions around a burst; a few minutes."""
+    from pipeline.demo import demo
+
+    demo(trace, out, port, console)
+
+
+def serve(
+    bundle: Annotated[Path, typer.Option(help="Folder of the bundle to serve.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8311,
+    state: Annotated[Path, typer.Option(help="Where the false-alarm budget outlives a restart.")] = Path(
+        "var/serve/guard.json"
+    ),
+) -> None:
+    """Run the online service until SIGTERM or SIGINT."""
+    from serving.server import serve as run
+    from serving.settings import Settings
+
+    run(bundle, Settings(state_file=state), host, port)
