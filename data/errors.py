@@ -1,4 +1,4 @@
-"""The one exception for input that a person can mend."""
+"""Exceptions that callers tell apart: input that a person can mend, and a moment that is too busy."""
 
 
 class InputError(Exception):
@@ -6,3 +6,7 @@ class InputError(Exception):
 
     The command line prints it without a traceback and exits with code 2. Tracebacks are for our own faults.
     """
+
+
+class Busy(Exception):  # noqa: N818
+    """Too much waits already: nothing was taken, and the same call may succeed in a while."""
