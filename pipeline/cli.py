@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from data.errors import InputError
-from pipeline.commands import forecasts, traces
+from pipeline.commands import doctor, forecasts, traces
 from pipeline.terminal import errors
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("backtest")(forecasts.run_backtest)
 app.command("train")(forecasts.train_bundle)
 app.command("demo")(forecasts.run_demo)
 app.command("serve")(forecasts.serve)
+app.command("doctor")(doctor.doctor)
 app.add_typer(traces.app, name="traces")
 
 
