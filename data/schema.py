@@ -50,6 +50,7 @@ REQUESTS: tuple[Column, ...] = (
         "block_hashes", pl.List(pl.Int64()), "BIGINT[]", False, "prefix-chained ids of the prompt's KV blocks"
     ),
     Column("block_tokens", pl.Int32(), "INTEGER", False, "tokens in a full KV block of block_hashes"),
+    Column("images", pl.Int64(), "BIGINT", False, "images in the prompt"),
 )
 
 OUTCOME_ROWS: tuple[Column, ...] = (
@@ -142,6 +143,7 @@ INGESTS: tuple[Column, ...] = (
     Column("quarantined", pl.Int64(), "BIGINT", True, "rows added to quarantine"),
     Column("duplicates", pl.Int64(), "BIGINT", True, "rows left out: their request_id was there already"),
     Column("at", UTC_US, "TIMESTAMPTZ", True, "when the ingest was committed"),
+    Column("semi_synthetic", pl.Boolean(), "BOOLEAN", False, "arrivals drawn from a fitted model, not seen"),
 )
 
 

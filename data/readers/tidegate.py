@@ -26,6 +26,8 @@ def _field(name: str) -> Field:
         return integers(name, name, required=False)
     if name.endswith("_tokens"):
         return tokens(name, name, required=required)
+    if name == "images":
+        return tokens(name, name, required=required)
     if name.endswith("_at"):
         return timestamp(name, name, numbers=True, required=required)
     return text(name, name, required=required)

@@ -133,7 +133,7 @@ def _requests(
         retry_of=pl.when(pl.col("repeats") != NONE).then("r" + pl.col("repeats").cast(pl.String)),
         **{
             name: pl.lit(None, dtype=POLARS_REQUESTS[name])
-            for name in ("log_type", "block_hashes", "block_tokens")
+            for name in ("log_type", "block_hashes", "block_tokens", "images")
         },
     )
     return frame.select(pl.col(name).cast(kind) for name, kind in POLARS_REQUESTS.items())

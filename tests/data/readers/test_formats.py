@@ -81,6 +81,7 @@ def requests_frame() -> pl.DataFrame:
         "retry_of": "r0",
         "block_hashes": [3, 1, 2],
         "block_tokens": 16,
+        "images": 2,
     }
     bare = dict.fromkeys(full) | {"request_id": "r2", "arrived_at": full["arrived_at"], "prompt_tokens": 0}
     return pl.DataFrame([full, full | {"request_id": "r3", "block_hashes": []}, bare], schema=POLARS_REQUESTS)
