@@ -1,0 +1,1 @@
+"""Telemetry as it happens: engine metrics, gateway logs, spans."""
