@@ -5,31 +5,50 @@ of the lake. So a slow file holds up no other writer, and a failure leaves nothi
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 
+from data.config import Mapping
+from data.errors import InputError
 from data.lake import Lake
-from data.readers import Batch, read_batches, sha256_of, sniff
+from data.readers import Batch, inspect, read_batches, sha256_of, trace_name
+from data.readers.head import arrivals_by_minute, quiet_head
 from data.schema import UTC_US
 
 FILE_ROWS = 1_000_000
 """Rows in a Parquet file of the lake, about."""
 
-Staged = dict[str, list[Path]]
+Files = dict[str, list[Path]]
 """Parquet files by the table that they will belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestSummary:
-    """Where the rows of a file went: rows == stored + quarantined + duplicates."""
+    """Where the rows of a file went: rows == stored + quarantined + duplicates.
+
+    `warnings` are sentences about the trace; `semi_synthetic` says that its arrivals were drawn from a fitted
+    model. Both are about the file, so a file that was ingested before has them too, as far as it was read.
+    """
 
     rows: int
     stored: int
     quarantined: int
     duplicates: int
+    semi_synthetic: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Staged:
+    """What was written so far for the rows of a file, and what it came to."""
+
+    files: Files
+    rows: int = 0
+    quarantined: int = 0
+    minutes: list[pl.DataFrame] = field(default_factory=list)
 
 
 def ingest(
@@ -37,37 +56,50 @@ def ingest(
     lake: Lake,
     *,
     source: str | None = None,
+    mapping: Mapping | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> IngestSummary:
     """Add a trace file to the lake under the name `source`, by default the file's without its ending.
 
     A request_id that the source has already is a duplicate and is left out: the first one stays. A file that
-    was ingested before under the same source adds nothing, and all its rows count as duplicates.
-    `progress` is called with the bytes of the file that were read since its last call.
+    was ingested before under the same source adds nothing, and all its rows count as duplicates. Rows without
+    an id of their own are known by the file's name and their number, so a file that grew adds its new rows.
+    `mapping` is for files whose columns are not those of a known format. `progress` is called with the bytes
+    of the file that were read since its last call.
 
-    Raises InputError as `data.readers.read_batches` does; the lake is then as it was.
+    Raises InputError as `data.readers.read_batches` does, and for another file that has the name of one that
+    the source has rows of; the lake is then as it was.
     """
     path = Path(path)
-    source = source or path.stem
-    own_ids = sniff(path).own_ids
+    source = source or trace_name(path)
+    sniffed = inspect(path, mapping)
     sha256 = sha256_of(path)
     if earlier := _earlier_rows(lake, sha256, source):
-        return IngestSummary(earlier, 0, 0, earlier)
-    staged: Staged = {"requests": [], "quarantine": []}
+        return IngestSummary(earlier, 0, 0, earlier, sniffed.semi_synthetic)
+    staged = _Staged({"requests": [], "quarantine": []})
     try:
-        rows, quarantined = _stage(read_batches(path, source=source), lake, staged, progress)
+        _stage(read_batches(path, source=source, mapping=mapping), lake, staged, progress)
         # From the look for duplicates to the commit no other ingest may add rows.
         with lake.locked("ingest"):
             if earlier := _earlier_rows(lake, sha256, source):
-                _remove(staged)
-                return IngestSummary(earlier, 0, 0, earlier)
-            duplicates = _drop_duplicates(lake, staged["requests"], source, own_ids)
-            summary = IngestSummary(rows, rows - quarantined - duplicates, quarantined, duplicates)
-            lake.transact(lambda: _commit(lake, staged, summary, sha256, source))
+                _remove(staged.files)
+                return IngestSummary(earlier, 0, 0, earlier, sniffed.semi_synthetic)
+            own_ids = sniffed.form.own_ids
+            duplicates = _drop_duplicates(lake, staged.files["requests"], path, source, own_ids)
+            head = quiet_head(staged.minutes)
+            summary = IngestSummary(
+                staged.rows,
+                staged.rows - staged.quarantined - duplicates,
+                staged.quarantined,
+                duplicates,
+                sniffed.semi_synthetic,
+                (str(head),) if head else (),
+            )
+            lake.transact(lambda: _commit(lake, staged.files, summary, sha256, source))
     except BaseException:
         # An interrupt may strike just after the commit: the files are the lake's own then.
         if not _earlier_rows(lake, sha256, source):
-            _remove(staged)
+            _remove(staged.files)
         raise
     return summary
 
@@ -82,27 +114,26 @@ def _earlier_rows(lake: Lake, sha256: str, source: str) -> int:
 
 
 def _stage(
-    batches: Iterable[Batch], lake: Lake, staged: Staged, progress: Callable[[int], None] | None
-) -> tuple[int, int]:
-    """Write the rows to files, noted in `staged`; rows read, and how many of them are for the quarantine."""
-    rows = quarantined = 0
-    waiting: dict[str, list[pl.DataFrame]] = {table: [] for table in staged}
+    batches: Iterable[Batch], lake: Lake, staged: _Staged, progress: Callable[[int], None] | None
+) -> None:
+    """Write the rows to files, and count them."""
+    waiting: dict[str, list[pl.DataFrame]] = {table: [] for table in staged.files}
     for batch in batches:
-        rows += batch.rows
-        quarantined += batch.quarantine.height
+        staged.rows += batch.rows
+        staged.quarantined += batch.quarantine.height
+        staged.minutes.append(arrivals_by_minute(batch.requests))
         waiting["requests"].append(batch.requests)
         waiting["quarantine"].append(batch.quarantine.with_columns(at=pl.lit(datetime.now(UTC), UTC_US)))
         for table, frames in waiting.items():
             if sum(frame.height for frame in frames) >= FILE_ROWS:
-                _write(lake, table, frames, staged)
+                _write(lake, table, frames, staged.files)
         if progress:
             progress(batch.size_bytes)
     for table, frames in waiting.items():
-        _write(lake, table, frames, staged)
-    return rows, quarantined
+        _write(lake, table, frames, staged.files)
 
 
-def _write(lake: Lake, table: str, frames: list[pl.DataFrame], staged: Staged) -> None:
+def _write(lake: Lake, table: str, frames: list[pl.DataFrame], staged: Files) -> None:
     """Write the waiting frames to one file and forget them; no rows make no file."""
     if any(frame.height for frame in frames):
         staged[table].append(lake.new_file(table))
@@ -110,18 +141,20 @@ def _write(lake: Lake, table: str, frames: list[pl.DataFrame], staged: Staged) -
     frames.clear()
 
 
-def _drop_duplicates(lake: Lake, files: list[Path], source: str, own_ids: bool) -> int:
+def _drop_duplicates(lake: Lake, files: list[Path], path: Path, source: str, own_ids: bool) -> int:
     """Rewrite the staged files without rows whose request_id stands earlier in them or in the lake.
 
     Numbered ids can't repeat within a file, so a source that is new needs no look at all.
     """
-    stored = "SELECT request_id FROM lake.requests WHERE source = $source"
+    stored = "SELECT request_id, arrived_at, prompt_tokens FROM lake.requests WHERE source = $source"
     parameters: dict[str, object] = {"source": source}
     known = lake.query(f"SELECT count(*) FROM ({stored})", parameters).item()
     if not files or not (own_ids or known):
         return 0
     names = ", ".join(_quoted(file) for file in files)
     rows = f"read_parquet([{names}], filename = true, file_row_number = true)"
+    if not own_ids:
+        _refuse_namesake(lake, f"{rows} AS given JOIN ({stored}) AS stored", path, parameters)
     repeated = lake.query(
         f"""
         SELECT request_id FROM {rows} GROUP BY request_id HAVING count(*) > 1
@@ -153,14 +186,29 @@ def _drop_duplicates(lake: Lake, files: list[Path], source: str, own_ids: bool) 
     return int(before - after)
 
 
-def _commit(lake: Lake, staged: Staged, summary: IngestSummary, sha256: str, source: str) -> None:
+def _refuse_namesake(lake: Lake, both: str, path: Path, parameters: dict[str, object]) -> None:
+    """Raise InputError where a number stands for another request than the stored one of that number."""
+    sql = f"""
+        SELECT request_id FROM {both} USING (request_id)
+        WHERE given.arrived_at != stored.arrived_at OR given.prompt_tokens != stored.prompt_tokens LIMIT 1
+    """
+    other = lake.query(sql, parameters)
+    if other.height:
+        raise InputError(
+            f"{path} must have a name of its own: its rows are only numbered, and in the lake "
+            f"{other.item()} is another request. Rename the file or give another --source"
+        )
+
+
+def _commit(lake: Lake, staged: Files, summary: IngestSummary, sha256: str, source: str) -> None:
     for table, files in staged.items():
         lake.add_files(table, files)
     note = asdict(summary) | {"sha256": sha256, "source": source, "at": datetime.now(UTC)}
+    del note["warnings"]
     lake.insert("ingests", pl.DataFrame([note]))
 
 
-def _remove(staged: Staged) -> None:
+def _remove(staged: Files) -> None:
     """Delete the staged files and forget them."""
     for files in staged.values():
         _unlink(files)

@@ -1,7 +1,8 @@
 """BurstGPT traces: CSV of 6 columns, or 8 with Session ID and Elapsed time; the header decides.
 
 Timestamp is in seconds from a day that the trace does not name, so it starts at the Unix epoch. A row with
-no response tokens is a request that failed.
+no response tokens is a request that failed: it was offered, and not served. Session ids start again in every
+part.
 https://github.com/HPMLL/BurstGPT
 """
 
@@ -44,4 +45,5 @@ FORMAT = Format(
     derived={
         "outcome": pl.when(pl.col("output_tokens") == 0).then(pl.lit("failed")).otherwise(pl.lit("served"))
     },
+    scoped=("session",),
 )

@@ -9,13 +9,21 @@ from data.readers.batch import POLARS_QUARANTINE, Batch
 from data.readers.fields import Field, raw_name
 from data.schema import POLARS_REQUESTS
 
+LINE = "\0line"
+"""Column of a row's line number, under a name that no file has."""
+
+Prepare = Callable[[pl.DataFrame], pl.DataFrame]
+"""Adds columns of text to the rows of a file, which come to it in order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """A trace format: the columns that a file must and may have, and the fields read from them.
 
     `kinds` says how the rows are written: csv, jsonl or parquet. `derived` are schema columns that no
-    trace column gives, as expressions over those that one does.
+    trace column gives, as expressions over those that one does. `scoped` are schema columns whose values
+    start again in every file, so that they are prefixed like the numbers of the rows. `prepare` makes, once
+    a file, what adds further columns for the fields to read. With `extra` a file may have other columns too.
     """
 
     name: str
@@ -25,6 +33,9 @@ class Format:
     fields: tuple[Field, ...]
     optional: tuple[str, ...] = ()
     derived: Mapping[str, pl.Expr] = field(default_factory=dict)
+    scoped: tuple[str, ...] = ()
+    prepare: Callable[[], Prepare] | None = None
+    extra: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -34,14 +45,14 @@ class Format:
     @property
     def own_ids(self) -> bool:
         """True where the rows bring their own request_id, which may then repeat."""
-        return "request_id" in self.required
+        return any(f.column == "request_id" for f in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of a file as text, before any check.
 
-    `values` has one String column per trace column and `line` (Int64); `broken` are lines that are no row
+    `values` has one String column per trace column and LINE (Int64); `broken` are lines that are no row
     at all, with the reason; `raw` gives the text of lines.
     """
 
@@ -51,26 +62,29 @@ class Rows:
     size_bytes: int
 
 
-def check(rows: Rows, form: Format, *, source: str, file: str, lines_before: int) -> Batch:
+def check(rows: Rows, form: Format, *, source: str, scope: str, file: str, lines_before: int) -> Batch:
     """Cast the rows to the request schema; rows that break a rule go to quarantine with the first reason.
 
     `lines_before` lines of the file come before its first row: requests without an id of their own are
-    called "<source>:<row number>".
+    called "<scope>:<row number>".
     """
     fields = [f for f in form.fields if f.raw in rows.values.columns]
     given = {f.column: f.value for f in fields}
     given["source"] = pl.lit(source)
     if not form.own_ids:
-        given["request_id"] = pl.format("{}:{}", pl.lit(source), pl.col("line") - lines_before)
+        given["request_id"] = pl.format("{}:{}", pl.lit(scope), pl.col(LINE) - lines_before)
+    for name in form.scoped:
+        if name in given:
+            given[name] = pl.format("{}:{}", pl.lit(scope), given[name])
     read = (
         rows.values.lazy()
         .select(
-            "line",
+            pl.col(LINE).alias("line"),
             *(
                 given.get(name, pl.lit(None)).cast(dtype).alias(name)
                 for name, dtype in POLARS_REQUESTS.items()
             ),
-            *(pl.col(f.raw).alias(raw_name(f.raw)) for f in fields),
+            *(pl.col(raw).alias(raw_name(raw)) for raw in dict.fromkeys(f.raw for f in fields)),
         )
         .with_columns(
             *(value.alias(name) for name, value in form.derived.items()),
@@ -92,3 +106,14 @@ def check(rows: Rows, form: Format, *, source: str, file: str, lines_before: int
         quarantine.select(pl.col(name).cast(dtype) for name, dtype in POLARS_QUARANTINE.items()),
         rows.size_bytes,
     )
+
+
+def numbered(values: pl.DataFrame, first: int) -> pl.DataFrame:
+    """The frame with the column LINE, counted from `first`."""
+    return values.with_columns(pl.int_range(first, first + values.height, dtype=pl.Int64).alias(LINE))
+
+
+def text_frame(rows: Sequence[Sequence[str | int | None]], columns: Sequence[str]) -> pl.DataFrame:
+    """Rows of text that end with their line number, as `Rows.values`."""
+    schema = {**dict.fromkeys(columns, pl.String), LINE: pl.Int64}
+    return pl.DataFrame(rows, schema=schema, orient="row")

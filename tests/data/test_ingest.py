@@ -34,7 +34,7 @@ def test_a_real_trace(lake: Lake, real_trace: Callable[[str], Path]) -> None:
     seen: list[int] = []
     assert ingest(path, lake, source="azure", progress=seen.append) == IngestSummary(19_366, 19_366, 0, 0)
     assert lake.requests("azure").equals(load_trace(path, source="azure").requests)
-    assert path.stat().st_size - sum(seen) == len(AZURE)
+    assert sum(seen) == path.stat().st_size
 
 
 def test_ties_keep_the_order_of_the_trace(lake: Lake, real_trace: Callable[[str], Path]) -> None:

@@ -113,7 +113,9 @@ def test_schema_order_and_ids(sample: Sample, write: Callable[..., Path]) -> Non
     assert dict(trace.quarantined.schema) == POLARS_QUARANTINE
     assert trace.requests["arrived_at"].is_sorted()
     assert trace.requests["source"].to_list() == ["s", "s"]
-    assert trace.requests["request_id"].to_list() == (["a", "b"] if sample.own_ids else ["s:2", "s:1"])
+    assert trace.requests["request_id"].to_list() == (
+        ["a", "b"] if sample.own_ids else ["s/any name:2", "s/any name:1"]
+    )
     assert trace.requests.select("request_id", "arrived_at", "prompt_tokens").null_count().row(0) == (0, 0, 0)
 
 
@@ -149,7 +151,7 @@ def test_a_bad_row_goes_to_quarantine(sample: Sample, write: Callable[..., Path]
         }
     ]
     if not sample.own_ids:
-        assert sorted(trace.requests["request_id"]) == ["s:1", "s:4"]
+        assert sorted(trace.requests["request_id"]) == ["s/any name:1", "s/any name:4"]
 
 
 def test_a_cut_row_and_bytes_that_are_no_text(sample: Sample, write: Callable[..., Path]) -> None:

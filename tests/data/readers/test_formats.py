@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.readers import load_trace
-from data.readers.lines import Block, _careful_csv, _plain_csv
+from data.readers.blocks import Block
+from data.readers.csv_rows import _careful_csv, _plain_csv
+from data.readers.format import LINE
 from data.schema import POLARS_REQUESTS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +47,11 @@ def test_burstgpt_outcomes_and_finish(tmp_path: Path) -> None:
     served, failed = load_trace(path).requests.to_dicts()
     assert served["arrived_at"] == EPOCH + timedelta(seconds=5)
     assert served["finished_at"] == EPOCH + timedelta(seconds=6.25)
-    assert (served["outcome"], served["session"], served["log_type"]) == ("served", "12", "Conversation log")
+    assert (served["outcome"], served["session"], served["log_type"]) == (
+        "served",
+        "b:12",
+        "Conversation log",
+    )
     assert (failed["outcome"], failed["session"], failed["finished_at"]) == ("failed", None, None)
     assert failed["output_tokens"] == 0
     assert failed["model"] == "GPT-4"
@@ -153,7 +159,7 @@ def test_the_fast_and_the_careful_parser_agree(rows: list[tuple[str, str, str]])
     fast, careful = _plain_csv(block, header), _careful_csv(block, header)
     assert fast is not None
     assert fast.values.equals(careful.values)
-    assert careful.values.drop("line").rows() == [tuple(field or None for field in row) for row in rows]
+    assert careful.values.drop(LINE).rows() == [tuple(field or None for field in row) for row in rows]
 
 
 def test_spaces_after_commas_are_dropped_where_the_header_has_them(tmp_path: Path) -> None:
