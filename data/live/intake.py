@@ -89,8 +89,17 @@ def take(
 
 
 def facts(record: Row) -> str:
-    """The facts of a record as JSON, for the quarantine: those that are known."""
-    return json.dumps({name: fact for name, fact in record.items() if fact is not None}, default=str)
+    """The facts of a record as JSON, for the quarantine; of what is no single value only the type.
+
+    >>> facts({"model": "llama", "lane": None, "tenant": ["a", "b"]})
+    '{"model": "llama", "tenant": "(list)"}'
+    """
+    plain = {
+        name: fact if isinstance(fact, (str, int, float)) else f"({type(fact).__name__})"
+        for name, fact in record.items()
+        if fact is not None
+    }
+    return json.dumps(plain)
 
 
 def text(name: str, value: object) -> str | None:
