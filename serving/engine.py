@@ -1,13 +1,23 @@
-"""What an engine says of itself, on its way to the controller."""
+"""What engines say of themselves, pushed or scraped, on its way to the controller."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from data.live.samples import Sample
 from serving.controller.decide import Controller
+from serving.fleet import Fleet, combine
 from serving.messages import EngineSample
 from serving.offered import AHEAD_S, US
 from serving.telemetry import Fault
 
 READINGS = ("queue_depth", "batch_tokens", "kv_cache_hit_rate", "kv_cache_usage", "gpu_util")
+_SCRAPED = {
+    "queue_depth": "waiting",
+    "kv_cache_hit_rate": "prefix_hit_rate",
+    "kv_cache_usage": "kv_cache_usage",
+}
+"""Name of a pushed reading to that of a scraped one."""
+_NOTHING = EngineSample.model_validate({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +29,36 @@ class Latest:
 
 
 class Engine:
-    """Takes samples in order of time; one too old to act on, or older than the last, is refused."""
+    """All engines behind the gate, as one.
+
+    Scraped samples come from several engines and are combined. A pushed one speaks for all of them: what it
+    tells goes before what was scraped, so an engine that is both pushed and scraped doesn't count twice. A
+    reading that is suspect, failed or older than the rules' `engine_stale_s` is unknown.
+    """
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
         self._latest: Latest | None = None
+        self._scraped: dict[tuple[str, str], Sample] = {}
+
+    def scraped(self, samples: Sequence[Sample], now_us: int, now_s: float) -> None:
+        """Take the samples of one scrape, stamped by this service's clock."""
+        for sample in samples:
+            self._scraped[sample.source, sample.engine] = sample
+        oldest_us = now_us - self._stale_us()
+        self._scraped = {key: sample for key, sample in self._scraped.items() if sample.at_us >= oldest_us}
+        self._observe(now_us, now_s)
+
+    def fleet(self, now_us: int) -> Fleet:
+        """What the scraped engines say together; engines without a fresh sample are not in it."""
+        oldest_us = now_us - self._stale_us()
+        return combine(sample for sample in self._scraped.values() if sample.at_us >= oldest_us)
 
     def take(self, sample: EngineSample, now_us: int, now_s: float) -> Fault | None:
-        """Hand a sample to the controller; says why when it can't be used."""
+        """Take a pushed sample; says why when it can't be used.
+
+        One too old to act on, or older than the last, is refused.
+        """
         at_us = now_us if sample.at is None else round(sample.at.timestamp() * US)
         stale_s = self.controller.rules.engine_stale_s
         if at_us > now_us + AHEAD_S * US:
@@ -46,24 +78,41 @@ class Engine:
                 "invalid", f"the row has no reading; it must have one or more of {', '.join(READINGS)}"
             )
         self._latest = Latest(at_us, sample)
-        rules, hit = self.controller.rules, sample.kv_cache_hit_rate
-        self.controller.observe_engine(
-            now_s,
-            queue_depth=_rescaled(sample.queue_depth, sample.queue_capacity, rules.queue_capacity),
-            batch_tokens=_rescaled(
-                sample.batch_tokens, sample.max_batch_tokens, rules.max_batch_tokens or rules.capacity
-            ),
-            kv_miss_rate=None if hit is None else 1.0 - hit,
-        )
+        self._observe(now_us, now_s)
         return None
 
     def reading(self, name: str, now_us: int) -> float | None:
-        """A reading of the latest sample; None when it is unknown or stale."""
+        """A reading, by its name in a pushed sample; None when it is unknown or stale."""
+        pushed: float | None = getattr(self._pushed(now_us), name)
+        scraped = _SCRAPED.get(name)
+        if pushed is not None or scraped is None:
+            return pushed
+        told: float | None = getattr(self.fleet(now_us), scraped)
+        return told
+
+    def _observe(self, now_us: int, now_s: float) -> None:
+        """Hand what is known to the controller."""
+        rules, pushed = self.controller.rules, self._pushed(now_us)
+        # A scraped queue is counted against the rules' capacity, whatever is pushed beside it.
+        queue_capacity = None if pushed.queue_depth is None else pushed.queue_capacity
+        hit = self.reading("kv_cache_hit_rate", now_us)
+        self.controller.observe_engine(
+            now_s,
+            queue_depth=_rescaled(self.reading("queue_depth", now_us), queue_capacity, rules.queue_capacity),
+            batch_tokens=_rescaled(
+                self.reading("batch_tokens", now_us),
+                pushed.max_batch_tokens,
+                rules.max_batch_tokens or rules.capacity,
+            ),
+            kv_miss_rate=None if hit is None else 1.0 - hit,
+        )
+
+    def _pushed(self, now_us: int) -> EngineSample:
         latest = self._latest
-        if latest is None or now_us - latest.at_us > self.controller.rules.engine_stale_s * US:
-            return None
-        value: float | None = getattr(latest.sample, name)
-        return value
+        return _NOTHING if latest is None or now_us - latest.at_us > self._stale_us() else latest.sample
+
+    def _stale_us(self) -> float:
+        return self.controller.rules.engine_stale_s * US
 
 
 def _rescaled(value: float | None, full: float | None, rule_full: float) -> float | None:

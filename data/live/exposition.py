@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+LONGEST_LABEL = 1024
 _EXEMPLAR = re.compile(r" # \{.*$")
 
 
@@ -47,7 +48,7 @@ def parse(body: bytes, content_type: str, wanted: Container[str]) -> Exposition:
 
     """
     openmetrics = "openmetrics" in content_type
-    text = body.decode("utf-8", "replace")
+    text = body.decode("utf-8", "replace").replace("\x00", "\ufffd")  # not every catalog can hold a NUL
     if text and not text.endswith("\n"):
         raise ScrapeError("the answer was cut off: its last line has no end")
     if openmetrics and not text.endswith("# EOF\n"):
@@ -70,5 +71,7 @@ def _read(line: str, time_scale: float) -> Series:
     """One line; the parser takes its time for milliseconds."""
     (family,) = text_string_to_metric_families(line)
     (sample,) = family.samples
+    if any(len(value) > LONGEST_LABEL for value in sample.labels.values()):
+        raise ValueError("a label is too long")
     at_s = None if sample.timestamp is None else float(sample.timestamp) * time_scale
     return Series(sample.name, sample.labels, float(sample.value), at_s)

@@ -8,6 +8,19 @@ import polars as pl
 
 from data.schema import ENGINE_SAMPLES
 
+LONGEST_REASON = 500
+
+
+def reason_of(notes: Iterable[str | None]) -> str | None:
+    """The notes as one reason, each once and no longer than the lake needs; None without any.
+
+    >>> reason_of(["waiting is NaN", None, "waiting is NaN", "running is NaN"])
+    'waiting is NaN; running is NaN'
+
+    """
+    text = "; ".join(dict.fromkeys(note for note in notes if note))
+    return (text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "...") or None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:

@@ -16,7 +16,7 @@ from data.config import Target
 from data.errors import InputError
 from data.live.engines import WANTED, Reading, read
 from data.live.exposition import ScrapeError, parse
-from data.live.samples import Sample
+from data.live.samples import Sample, reason_of
 from data.live.track import Track
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -199,7 +199,7 @@ class _Loop:
             engines = sorted(self._tracks) or [""]
         at_us, name = self.clock.wall_us(), self.target.name
         return [
-            Sample(source=name, at_us=at_us, engine=engine, state="failed", reason=reason)
+            Sample(source=name, at_us=at_us, engine=engine, state="failed", reason=reason_of([reason]))
             for engine in engines
         ]
 

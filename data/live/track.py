@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from data.live.engines import Reading
 from data.live.ranges import RANGES, fault, is_percentage
 from data.live.rates import Counters, Interval, interval
-from data.live.samples import Sample
+from data.live.samples import Sample, reason_of
 from data.live.stillness import Stillness
 
 
@@ -62,7 +62,7 @@ class Track:
             kind=reading.kind,
             model=reading.model,
             state="suspect" if frozen else "ok",
-            reason="; ".join(filter(None, (frozen, since.reason, *notes, *remarks))) or None,
+            reason=reason_of((frozen, since.reason, *notes, *remarks)),
             waiting=_whole(gauges.get("waiting")),
             running=_whole(gauges.get("running")),
             kv_cache_usage=gauges.get("kv_cache_usage"),

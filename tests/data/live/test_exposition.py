@@ -41,6 +41,11 @@ def test_a_malformed_line_is_named_and_the_others_stand():
     assert exposition.malformed == ("up: its line can't be read",) * 3
 
 
+def test_a_label_longer_than_any_name_is_malformed_and_a_nul_is_replaced():
+    exposition = parse(b'up{a="' + b"x" * 2000 + b'"} 1\nup{a="b\x00"} 2\n', "", NAMES)
+    assert (len(exposition.malformed), exposition.series[0].labels) == (1, {"a": "b\ufffd"})
+
+
 def test_a_malformed_line_that_nobody_asked_for_is_not_read():
     assert parse(b'other{a="b} 1\n', "", NAMES) == Exposition(())
 
