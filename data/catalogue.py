@@ -1,7 +1,8 @@
 """The public traces that the readers know: where they are, what they must be, whose they are.
 
-A fetched file is what its authors published, or it is not kept: every entry has a pin, the SHA-256 of the
-file or the id of its git blob.
+A fetched file is what its authors published, or it is not kept: a pin is the SHA-256 of the file or the id of
+its git blob. Where nobody has published either, the pin is None, and whoever fetches the file is told its
+SHA-256 instead. ServeGen is not here: it comes as a folder of a repository, for `tidegate servegen`.
 """
 
 import hashlib
@@ -20,21 +21,32 @@ ATTEMPTS = 5
 """Connections tried for one file; each goes on where the last one broke off."""
 
 AZURE = "https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data/"
+AZURE_WEEK = "https://azurepublicdatasettraces.blob.core.windows.net/azurellminfererencetrace/"
 MOONCAKE = "https://raw.githubusercontent.com/kvcache-ai/Mooncake/main/FAST25-release/traces/"
 BURSTGPT = "https://raw.githubusercontent.com/HPMLL/BurstGPT/8345c824bf744e21692186af2835521ba75e5f6d/data/"
+BURSTGPT_LFS = (
+    "https://media.githubusercontent.com/media/HPMLL/BurstGPT/5d93d820d9b6bee4e26914df003e5713538164ae/data/"
+)
+BURSTGPT_2_0 = "https://github.com/HPMLL/BurstGPT/releases/download/v2.0/"
+BAILIAN = "https://media.githubusercontent.com/media/alibaba-edu/qwen-bailian-usagetraces-anon/main/"
 
 PATEL = "Patel et al., Splitwise: Efficient Generative LLM Inference Using Phase Splitting, ISCA 2024"
+STOJKOVIC = (
+    "Stojkovic et al., DynamoLLM: Designing LLM Inference Clusters for Performance and Energy, HPCA 2025"
+)
+QIU = "Qiu et al., ModServe: Modality- and Stage-Aware Resource Disaggregation, SoCC 2025"
 WANG = "Wang et al., BurstGPT: A Real-world Workload Dataset to Optimize LLM Serving Systems, KDD 2025"
 QIN = "Qin et al., Mooncake: Trading More Storage for Less Computation, FAST 2025"
+BAILIAN_PAPER = "Wang et al., KVCache Cache in the Wild, USENIX ATC 2025"
 
 
 @dataclass(frozen=True, slots=True)
 class PublicTrace:
-    """A public trace; `pin` is "sha256:<hex>" or "git-blob:<hex>"."""
+    """A public trace; `pin` is "sha256:<hex>", "git-blob:<hex>", or None where nobody has published one."""
 
     name: str
     address: str
-    pin: str
+    pin: str | None
     requests: int | None
     licence: str
     citation: str
@@ -63,6 +75,30 @@ TRACES: tuple[PublicTrace, ...] = (
         PATEL,
     ),
     PublicTrace(
+        "azure-2024-code",
+        AZURE_WEEK + "AzureLLMInferenceTrace_code_1week.csv",
+        None,
+        16_803_695,
+        "CC-BY 4.0",
+        STOJKOVIC,
+    ),
+    PublicTrace(
+        "azure-2024-conv",
+        AZURE_WEEK + "AzureLLMInferenceTrace_conv_1week.csv",
+        None,
+        27_303_999,
+        "CC-BY 4.0",
+        STOJKOVIC,
+    ),
+    PublicTrace(
+        "azure-2025-multimodal",
+        AZURE + "AzureLMMInferenceTrace_multimodal.csv.gz",
+        "git-blob:7e2a6719ff42dc50b990ba55ca941ab75290ffcb",
+        1_000_000,
+        "CC-BY 4.0",
+        QIU,
+    ),
+    PublicTrace(
         "burstgpt-1",
         BURSTGPT + "BurstGPT_1.csv",
         "git-blob:f95dd2c84454b067fdd0973858c55ecfe31bdad7",
@@ -70,6 +106,15 @@ TRACES: tuple[PublicTrace, ...] = (
         "CC-BY 4.0",
         WANG,
     ),
+    PublicTrace(
+        "burstgpt-2",
+        BURSTGPT_LFS + "BurstGPT_2.csv",
+        "sha256:44bf5942b03fca42c01a226a545ad3a750ec62688faecd67b6831c56a8928bf7",
+        None,
+        "CC-BY 4.0",
+        WANG,
+    ),
+    PublicTrace("burstgpt-3", BURSTGPT_2_0 + "BurstGPT_3.csv", None, None, "CC-BY 4.0", WANG),
     PublicTrace(
         "mooncake-conversation",
         MOONCAKE + "conversation_trace.jsonl",
@@ -94,6 +139,24 @@ TRACES: tuple[PublicTrace, ...] = (
         "Apache-2.0",
         QIN,
     ),
+    PublicTrace("bailian-a", BAILIAN + "qwen_traceA_blksz_16.jsonl", None, None, "Apache-2.0", BAILIAN_PAPER),
+    PublicTrace("bailian-b", BAILIAN + "qwen_traceB_blksz_16.jsonl", None, None, "Apache-2.0", BAILIAN_PAPER),
+    PublicTrace(
+        "bailian-coder",
+        BAILIAN + "qwen_coder_blksz_16.jsonl",
+        "sha256:3d74974cebb7bccb69b1ca6ea210a44d9a3033443c0271ed015327284dea1aff",
+        None,
+        "Apache-2.0",
+        BAILIAN_PAPER,
+    ),
+    PublicTrace(
+        "bailian-thinking",
+        BAILIAN + "qwen_thinking_blksz_16.jsonl",
+        "sha256:41ac36d9d1b54d084eeb6b05e9d142ba9d02f8bf79cfc9fff418d8ab7cdee906",
+        None,
+        "Apache-2.0",
+        BAILIAN_PAPER,
+    ),
 )
 
 Progress = Callable[[int, int | None], None]
@@ -113,6 +176,7 @@ def fetch(trace: PublicTrace, folder: str | Path, *, progress: Progress | None =
 
     The bytes go to "<file>.part" first, so a broken download goes on where it stopped. Raises InputError when
     the server can't be reached or refuses, and when the file is not the pinned one; that is then removed.
+    Without a pin, the server alone says whether the file is whole: the caller should show its SHA-256.
     """
     folder = Path(folder)
     try:
@@ -124,6 +188,10 @@ def fetch(trace: PublicTrace, folder: str | Path, *, progress: Progress | None =
         verify(path, trace.pin, trace.address)
         return path
     part = path.with_name(path.name + ".part")
+    if trace.pin is None:
+        part.unlink(
+            missing_ok=True
+        )  # nothing would tell whether the rest still fits what an earlier call left
     _download(trace.address, part, progress)
     try:
         verify(part, trace.pin, trace.address)
@@ -133,8 +201,10 @@ def fetch(trace: PublicTrace, folder: str | Path, *, progress: Progress | None =
     return part.replace(path)
 
 
-def verify(path: Path, pin: str, address: str) -> None:
-    """Raise InputError unless the file is the pinned one."""
+def verify(path: Path, pin: str | None, address: str) -> None:
+    """Raise InputError unless the file is the pinned one; without a pin any file is."""
+    if pin is None:
+        return
     kind, _, expected = pin.partition(":")
     got = digest(path, kind)
     if got != expected:

@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("ingest")(traces.ingest_traces)
 app.command("synth")(traces.make_workload)
+app.command("servegen")(traces.draw_trace)
 app.command("backtest")(forecasts.run_backtest)
 app.command("train")(forecasts.train_bundle)
 app.command("demo")(forecasts.run_demo)

@@ -15,35 +15,56 @@ app = typer.Typer(help="Public traces that Tidegate reads.", no_args_is_help=Tru
 
 
 def ingest_traces(
-    paths: Annotated[list[Path], typer.Argument(help="Trace files of any known format.")],
-    lake: Annotated[Path, typer.Option(help="Folder of the lake.")] = Path("var/lake"),
+    paths: Annotated[list[Path], typer.Argument(help="Trace files, plain or compressed with gzip.")],
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TIDEGATE_LAKE", help="Folder of the lake; by default that of --config or var/lake."
+        ),
+    ] = None,
     source: Annotated[str | None, typer.Option(help="Name of the rows; by default the file's.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file with mappings.")] = None,
+    mapping: Annotated[
+        str | None, typer.Option(help="Mapping of --config for files whose columns are your own.")
+    ] = None,
 ) -> None:
-    """Add trace files to the lake, each in one transaction; rows that break a rule go to quarantine."""
+    """Add trace files to the lake, each in one transaction; rows that break a rule go to quarantine.
+
+    Known formats are told by content: Azure LLM and LMM, BurstGPT, Mooncake, Qwen-Bailian, and our own
+    columns as CSV, JSONL or Parquet. Any other CSV, JSONL or Parquet file needs a --mapping.
+    """
     from rich.progress import Progress
     from rich.table import Table
 
+    from data.config import Telemetry, read
     from data.ingest import ingest
     from data.lake import Lake
-    from data.readers import sniff
+    from data.readers import inspect
 
-    numbered = [path for path in paths if not sniff(path).own_ids]  # what can't be read stops us here
-    if source and len(paths) > 1 and numbered:
-        raise InputError(
-            f"--source must name one file where rows are only numbered, as in {numbered[0]}; "
-            f"got {len(paths)} files, whose numbers would be taken for each other's"
-        )
+    settings = read(config) if config else Telemetry()
+    if mapping and mapping not in settings.mappings:
+        known = ", ".join(settings.mappings) or "none, as --config names no file with mappings"
+        raise InputError(f"--mapping must be one of those in the configuration ({known}); got '{mapping}'")
+    columns = settings.mappings[mapping] if mapping else None
+    for path in paths:
+        inspect(path, columns)  # what can't be read stops us here
     table = Table("file", "rows", "stored", "quarantined", "duplicates")
+    warnings: list[str] = []
     try:
-        with Lake(lake) as opened, Progress(console=console, transient=True) as bar:
+        with Lake(lake or settings.lake) as opened, Progress(console=console, transient=True) as bar:
             for path in paths:
                 task = bar.add_task(escape(path.name), total=path.stat().st_size)
-                done = ingest(path, opened, source=source, progress=partial(bar.advance, task))
+                progress = partial(bar.advance, task)
+                done = ingest(path, opened, source=source, mapping=columns, progress=progress)
                 counts = (done.rows, done.stored, done.quarantined, done.duplicates)
-                table.add_row(Text(path.name), *(f"{count:,}" for count in counts))
+                name = f"{path.name} (semi-synthetic)" if done.semi_synthetic else path.name
+                table.add_row(Text(name), *(f"{count:,}" for count in counts))
+                warnings += [f"{path.name}: {warning}" for warning in done.warnings]
     finally:  # what is stored already is shown even if a later file fails
         if table.row_count:
             console.print(table)
+        for warning in warnings:
+            say(warning)
 
 
 def make_workload(
@@ -71,6 +92,37 @@ def make_workload(
     say(f"{path}, its causes in {truth}")
 
 
+def draw_trace(
+    windows: Annotated[
+        Path, typer.Argument(help="Folder of a ServeGen pool (chunk-N-trace.csv ...), or Parquet of windows.")
+    ],
+    out: Annotated[Path, typer.Option(help="Trace to write: .parquet.")],
+    lengths: Annotated[
+        Path | None, typer.Option(help="Parquet of lengths, beside Parquet of windows.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of the Parquet files, such as m-small.")] = None,
+    days: Annotated[float, typer.Option(help="Span in days.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same trace.", min=0)] = 0,
+    rate: Annotated[
+        float | None, typer.Option(help="Mean requests per second to scale to; by default the pool's own.")
+    ] = None,
+) -> None:
+    """Draw a trace from ServeGen windows. Its arrivals are semi-synthetic, and it is marked as such."""
+    from rich.progress import Progress
+
+    from data.servegen import read_pool, write_trace
+
+    read = read_pool(windows, lengths, pool)
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(escape(read.name), total=None)
+        count = write_trace(
+            read, out, days=days, seed=seed, requests_per_s=rate, progress=partial(bar.advance, task)
+        )
+    say(f"{out}: {count:,} requests of {len(read.clients)} clients, semi-synthetic")
+    if read.borrowers:
+        say(f"{len(read.borrowers)} clients have no published lengths; each has those of another client")
+
+
 @app.command("list")
 def list_traces() -> None:
     """Public traces that can be fetched, with their licences."""
@@ -78,10 +130,10 @@ def list_traces() -> None:
 
     from data.catalogue import TRACES
 
-    table = Table("name", "requests", "licence", "cite")
+    table = Table("name", "requests", "pinned", "licence", "cite")
     for trace in TRACES:
         requests = "" if trace.requests is None else f"{trace.requests:,}"
-        table.add_row(trace.name, requests, trace.licence, trace.citation)
+        table.add_row(trace.name, requests, "yes" if trace.pin else "no", trace.licence, trace.citation)
     console.print(table)
 
 
@@ -93,10 +145,12 @@ def fetch_trace(
     """Download a public trace, going on where a broken download stopped, and verify it."""
     from rich.progress import Progress
 
-    from data.catalogue import fetch, find
+    from data.catalogue import digest, fetch, find
 
     trace = find(name)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(trace.file_name, total=None)
         path = fetch(trace, to, progress=lambda have, total: bar.update(task, completed=have, total=total))
     say(f"{path}  ({trace.licence}; cite {trace.citation})")
+    if trace.pin is None:
+        say(f"no pin of it is known; what came has sha256:{digest(path, 'sha256')}, to compare elsewhere")
