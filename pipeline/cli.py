@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from data.errors import InputError
-from pipeline.commands import doctor, forecasts, traces
+from pipeline.commands import collect, doctor, forecasts, traces
 from pipeline.terminal import errors
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("backtest")(forecasts.run_backtest)
 app.command("train")(forecasts.train_bundle)
 app.command("demo")(forecasts.run_demo)
 app.command("serve")(forecasts.serve)
+app.command("collect")(collect.collect)
 app.command("doctor")(doctor.doctor)
 app.add_typer(traces.app, name="traces")
 

@@ -44,7 +44,7 @@ def serving() -> Iterator[Server]:
 
         def do_GET(self) -> None:
             server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-            page = server.pages[self.path]()
+            page = server.pages.get(self.path, lambda: Page(status=404))()
             stop.wait(page.wait_s)
             body = page.body if isinstance(page.body, bytes) else page.body.encode()
             self.send_response_only(page.status)

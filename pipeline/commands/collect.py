@@ -1,0 +1,24 @@
+"""The command that collects telemetry."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.terminal import say
+
+
+def collect(
+    config: Annotated[Path, typer.Option(help="Configuration file: what to collect, and the lake.")] = Path(
+        "tidegate.yaml"
+    ),
+    lake: Annotated[
+        str | None, typer.Option(envvar="TIDEGATE_LAKE", help="Lake to write to, in place of the file's.")
+    ] = None,
+) -> None:
+    """Scrape engines into the lake until SIGTERM or SIGINT."""
+    from data.config import read
+    from pipeline.collect import collect
+
+    telemetry = read(config)
+    collect(telemetry if lake is None else telemetry.model_copy(update={"lake": lake}), say)
