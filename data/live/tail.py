@@ -61,7 +61,6 @@ class Lines:
 
     lines: tuple[Line, ...]
     position: Position | None
-    file: str
     notes: tuple[str, ...] = ()
     behind: bool = False
 
@@ -89,23 +88,20 @@ class Tail:
         if self._file and self.position and not _continues(self._file, self.position):
             self.close()  # truncated: the lines up to there may lie in a copy
         if not self._file and not self._open(notes):
-            return Lines((), self.position, self.path.name, tuple(notes))
+            return Lines((), self.position, tuple(notes))
         file, position = self._opened()
         file.seek(position.offset)
         block = file.read(READ_BYTES)
         lines, after = _split(block, position)
         if after.offset == position.offset and (following := self._following()):
             lines, after = _rest(block, position)
-            name = Path(file.name).name
             self._move(following)
             if lines:  # the last line of a file that is done, without a line break
-                return Lines(lines, self.position, name, tuple(notes), behind=True)
+                return Lines(lines, self.position, tuple(notes), behind=True)
             more = self.read()
             return replace(more, notes=(*notes, *more.notes))
         self.position = _with_head(file, after, position.offset + len(block))
-        return Lines(
-            lines, self.position, Path(file.name).name, tuple(notes), behind=len(block) == READ_BYTES
-        )
+        return Lines(lines, self.position, tuple(notes), behind=len(block) == READ_BYTES)
 
     def _opened(self) -> tuple[BinaryIO, Position]:
         if self._file is None or self.position is None:
