@@ -1,5 +1,6 @@
 """Scraped engines in the service: samples to the gate and, if wanted, to the lake."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import polars as pl
@@ -11,6 +12,8 @@ from data.live.samples import Sample, frame
 from data.live.scrape import Scraper
 from serving.clock import Clock
 from serving.engine import Engine
+
+log = logging.getLogger("tidegate")
 
 _COUNTERS = {
     "scrapes": "Scrapes begun.",
@@ -43,6 +46,15 @@ class Scraping:
         """
         self._engine, self._clock, self._sink = engine, clock, sink
         self._scraper = Scraper(targets, clock, self._take)
+        stale_s = engine.controller.rules.engine_stale_s
+        for target in targets:
+            if target.interval_s >= stale_s:
+                log.warning(
+                    "scrapes come too seldom: between them the engine is unknown",
+                    extra={
+                        "fields": {"target": target.name, "interval_s": target.interval_s, "stale_s": stale_s}
+                    },
+                )
 
     async def run(self) -> None:
         """Scrape until cancelled."""

@@ -116,9 +116,18 @@ _ENGINE_LABELS = ("instance", "WorkerId", "engine")
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """A name as engines export it, and as Ray does; Ray has counters with and without `_total`."""
-    ray = (f"ray_{name}", f"ray_{name.replace(':', '_')}")
-    return (name, *ray, *(spelling.removesuffix("_total") for spelling in ray if name.endswith("_total")))
+    """A name as engines export it, as some exporters escape it, and as Ray does; best first.
+
+    Ray has counters with and without `_total`.
+
+    >>> _spellings("vllm:prompt_tokens_total")[:3]
+    ('vllm:prompt_tokens_total', 'vllm_prompt_tokens_total', 'ray_vllm:prompt_tokens_total')
+
+    """
+    own = (name, name.replace(":", "_"))
+    ray = tuple(f"ray_{spelling}" for spelling in own)
+    bare = tuple(spelling.removesuffix("_total") for spelling in ray if name.endswith("_total"))
+    return tuple(dict.fromkeys((*own, *ray, *bare)))
 
 
 _KNOWN: dict[str, tuple[str, str, int]] = {
@@ -169,7 +178,8 @@ def read(exposition: Exposition) -> list[Reading]:
         raise ScrapeError(
             f"it exports metrics of {' and '.join(kinds)}: give each engine a target of its own"
             if kinds
-            else f"it exports no metric of a known engine ({known}); is this the address of its metrics?"
+            else f"it exports no metric of a known engine ({known}); is this the address of its metrics? "
+            "(trtllm-serve has them at /prometheus/metrics)"
         )
     engines: dict[str, list[Series]] = defaultdict(list)
     for series in exposition.series:

@@ -15,7 +15,7 @@ import httpx
 from data.config import Target
 from data.errors import InputError
 from data.live.engines import WANTED, Reading, read
-from data.live.exposition import ScrapeError, parse
+from data.live.exposition import Exposition, ScrapeError, parse
 from data.live.samples import Sample, reason_of
 from data.live.track import Track
 
@@ -26,10 +26,14 @@ LONGEST_GAP_S = 60.0
 """Counters are not compared over a longer time than this, or three intervals of the target."""
 HOPS = 3
 HEADERS = {
-    "accept": "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1",
+    # OpenMetrics is understood, but not asked for: prometheus_client then writes names without their colons.
+    "accept": "text/plain;version=0.0.4,*/*;q=0.1",
     "accept-encoding": "identity",  # what is read has a limit, and unpacking would pass it
     "user-agent": "tidegate",
 }
+
+# A kept connection may be closed by the engine just as the next scrape goes out on it: a failure of neither.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 
 
 class Clock(Protocol):
@@ -114,9 +118,7 @@ class Scraper:
         # A scrape is no news, and its address may hold a password.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         async with (
-            httpx.AsyncClient(
-                headers=HEADERS, timeout=None, trust_env=False, limits=httpx.Limits(max_connections=None)
-            ) as client,
+            httpx.AsyncClient(headers=HEADERS, timeout=None, trust_env=False, limits=LIMITS) as client,
             asyncio.TaskGroup() as tasks,
         ):
             for loop in self._loops:
@@ -138,7 +140,7 @@ class _Loop:
         self.max_body_bytes = max_body_bytes
         self.tally = Tally()
         self._tracks: dict[str, Track] = {}
-        self._newest_s = -math.inf
+        self._own_s = math.nan
 
     async def run(
         self, client: httpx.AsyncClient, sink: Callable[[Sequence[Sample]], None], phase: float
@@ -161,8 +163,7 @@ class _Loop:
             async with asyncio.timeout(self.target.timeout_s):
                 answer = await self._get(client)
                 at_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
-                exposition = await asyncio.to_thread(parse, answer.body, answer.content_type, WANTED)
-            readings = read(exposition)
+                exposition, readings = await asyncio.to_thread(_understood, answer)  # a long one takes long
             own_s = max((s.at_s for s in exposition.series if s.at_s is not None), default=None)
             self._measure_offset(own_s, answer.date, (asked_us + at_us) / 2e6)
         except TimeoutError:
@@ -206,9 +207,9 @@ class _Loop:
     def _measure_offset(self, own_s: float | None, date: str | None, ours_s: float) -> None:
         """Compare clocks, by the exposition's own times or the answer's date, which has whole seconds."""
         if own_s is not None:
-            if own_s <= self._newest_s:
+            if own_s == self._own_s:
                 raise ScrapeError("its own times stand still: these are the readings of before")
-            self._newest_s = own_s
+            self._own_s = own_s
         elif date is not None:
             own_s = _unix_s(date)
         self.tally.clock_offset_s = None if own_s is None else own_s - ours_s
@@ -243,6 +244,11 @@ class _Loop:
         return _Answer(
             bytes(body), response.headers.get("content-type", "").lower(), response.headers.get("date")
         )
+
+
+def _understood(answer: _Answer) -> tuple[Exposition, list[Reading]]:
+    exposition = parse(answer.body, answer.content_type, WANTED)
+    return exposition, read(exposition)
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:

@@ -56,3 +56,10 @@ def test_an_engine_that_goes_away_is_unknown_at_once_and_counted():
     assert 'tidegate_scrape_dropped_total{target="pool"} 1.0' in shown
     assert "tidegate_engines_known 0.0" in shown
     assert 'tidegate_scrape_clock_offset_seconds{target="pool"}' in shown
+
+
+def test_a_target_that_is_scraped_too_seldom_is_named(caplog: pytest.LogCaptureFixture):
+    engine = Engine(Controller(Rules(engine_stale_s=15.0)))
+    targets = [Target(name=f"every-{s}-s", url="http://host/metrics", interval_s=s) for s in (5, 60)]
+    Scraping(targets, engine, SystemClock())
+    assert [record.__dict__["fields"]["target"] for record in caplog.records] == ["every-60-s"]

@@ -10,13 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True)
 class Page:
-    """An answer; `cut` announces that many bytes more than it sends, `wait_s` comes before it."""
+    """An answer; `cut` announces bytes that it doesn't send, for `stall_s`; `wait_s` comes first."""
 
     body: str | bytes = ""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     cut: int = 0
     wait_s: float = 0.0
+    stall_s: float = 0.0
     date_off_s: float = 0.0
 
 
@@ -59,6 +60,7 @@ def serving() -> Iterator[Server]:
             except OSError:  # the scraper has heard enough
                 self.close_connection = True
             if page.cut:
+                stop.wait(page.stall_s)
                 self.close_connection = True
 
         def log_message(self, *_: object) -> None:

@@ -127,6 +127,12 @@ def test_ray_renames_and_exports_counters_twice():
     assert reading.values == {"waiting": 2, "prompt_tokens": 70, "output_tokens": 30}
 
 
+def test_escaped_names_are_the_same_names():
+    escaped = expositions.VLLM.replace("vllm:", "vllm_")
+    assert readings(escaped) == readings(expositions.VLLM)
+    assert readings(escaped + expositions.VLLM) == readings(expositions.VLLM)
+
+
 def test_replicas_of_one_ray_node_are_engines_of_their_own():
     text = "".join(f'ray_vllm_num_requests_waiting{{WorkerId="w{n}",engine="0"}} {n}\n' for n in (1, 2))
     assert [(reading.engine, reading.values) for reading in readings(text)] == [

@@ -3,8 +3,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from data.live.exposition import Exposition, ScrapeError, Series, parse
+from data.live.exposition import MOST_SERIES, Exposition, ScrapeError, Series, parse
 
 NAMES = {"up", "rate_total"}
 
@@ -30,7 +32,7 @@ def test_types_and_comments_change_no_name():
 
 
 def test_nan_and_infinities_come_through_to_be_judged():
-    read = [value for _, value in values("up NaN\nup +Inf\nup -Inf\n")]
+    read = [value for _, value in values('up NaN\nup{a="b"} +Inf\nup{a="c"} -Inf\n')]
     assert math.isnan(read[0])
     assert read[1:] == [math.inf, -math.inf]
 
@@ -63,6 +65,26 @@ def test_openmetrics_has_seconds_exemplars_and_an_end():
     assert math.isnan(up.value)
     with pytest.raises(ScrapeError, match="EOF"):
         parse(b"up 1\n", kind, NAMES)
+
+
+def test_openmetrics_of_prometheus_client_is_understood():
+    registry = CollectorRegistry()
+    Counter("rate", "A rate.", registry=registry).inc(5, exemplar={"trace_id": "x"})
+    text = generate_latest(registry)
+    assert b"rate_created" in text
+    assert values(text.decode(), CONTENT_TYPE_LATEST) == [("rate_total", 5.0)]
+
+
+def test_a_series_that_comes_twice_is_named():
+    exposition = parse(b'up{a="1",b="2"} 1\nup{b="2",a="1"} 7\n', "", NAMES)
+    assert [series.value for series in exposition.series] == [1.0]
+    assert exposition.malformed == ("up: exported twice with the same labels",)
+
+
+def test_lines_and_series_without_end_are_refused():
+    assert parse(b'up{a="' + b'\\"' * 100_000 + b'"} 1\n', "", NAMES).malformed
+    with pytest.raises(ScrapeError, match="over 20000 series"):
+        parse("".join(f'up{{a="{n}"}} 1\n' for n in range(MOST_SERIES + 1)).encode(), "", NAMES)
 
 
 def test_plain_text_has_milliseconds():

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from data.config import Target
 from data.errors import InputError
@@ -110,6 +111,25 @@ def tokens(count: float) -> str:
     return f"vllm:num_requests_waiting 1\nvllm:generation_tokens_total {count}\n"
 
 
+def test_what_prometheus_client_serves_is_understood():
+    registry = CollectorRegistry()
+    Gauge("vllm:num_requests_waiting", "Waiting.", ["engine"], registry=registry).labels("0").set(4)
+    Counter("vllm:generation_tokens", "Tokens.", ["engine"], registry=registry).labels("0").inc(7)
+    Histogram("vllm:time_to_first_token_seconds", "TTFT.", ["engine"], registry=registry).labels("0").observe(
+        2
+    )
+    http, thread = start_http_server(0, "127.0.0.1", registry)
+    try:
+        url = f"http://127.0.0.1:{http.server_address[1]}/metrics"
+        (first, second), _ = scraped(2, Target(name="pool", url=url, interval_s=10.0, timeout_s=20.0))
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+    assert (first.engine, first.waiting) == ("0", 4)
+    assert (second.output_tokens_per_s, second.ttft_mean_s) == (0.0, None)
+
+
 def test_rates_go_over_the_time_that_really_passed_and_restarts_are_no_spikes(server: Server):
     server.answer(*map(tokens, (100, 160, 5, 65)))
     samples, _ = scraped(4, target(server))
@@ -205,6 +225,11 @@ def test_a_slow_target_delays_no_other_and_fails_at_its_own_timeout(server: Serv
             assert running.scraper.tallies["slow"].skipped > 0
 
     within(run())
+
+
+def test_an_answer_that_stalls_half_way_fails_at_the_timeout(server: Server):
+    server.answer(Page(tokens(1), cut=10, stall_s=30.0))
+    assert one(server, timeout_s=0.3).reason == "no whole answer within 0.3 s"
 
 
 def test_turns_keep_their_beat_whatever_the_answers_take(server: Server):

@@ -1,4 +1,6 @@
+import json
 import math
+import re
 from typing import Any
 
 import polars as pl
@@ -6,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.live.engines import Reading
+from data.live.engines import WANTED, Reading, read
+from data.live.exposition import ScrapeError, parse
 from data.live.samples import Sample, frame
 from data.live.stillness import GAUGES
 from data.live.track import Observed, Track
@@ -200,3 +203,36 @@ def test_whatever_an_engine_exports_its_samples_are_rows_of_the_lake(
         for name in GAUGES:
             shown: Any = getattr(sample, name)
             assert shown is None or shown == each[name]
+
+
+LINES = st.tuples(
+    st.sampled_from(sorted(name for name in WANTED if "vllm" in name)),
+    st.dictionaries(
+        st.sampled_from(
+            ["engine", "WorkerId", "tp_rank", "priority", "reason", "num_gpu_blocks", "model_name"]
+        ),
+        st.one_of(st.integers(0, 2).map(str), st.text(max_size=5)),
+        max_size=3,
+    ),
+    st.one_of(st.floats(), st.integers(0, 10**20), st.text(max_size=5)),
+)
+
+
+@given(st.lists(st.lists(LINES, max_size=6), max_size=2))
+def test_any_page_is_rows_of_the_lake_or_a_reason(pages: list[list[tuple[str, dict[str, str], object]]]):
+    tracks: dict[str, Track] = {}
+    for at_s, page in enumerate(pages):
+        text = "".join(
+            name + json.dumps(labels, ensure_ascii=False).replace('": ', '"=') + f" {value}\n"
+            for name, labels, value in page
+        )
+        for each in (text, re.sub(r'"(\w+)"=', r"\1=", text)):
+            try:
+                understood = read(parse(each.encode(), "text/plain", WANTED))
+            except ScrapeError:
+                continue
+            rows = [
+                tracks.setdefault(r.engine, Track("pool", 60.0)).observe(r, AT_US, at_s).sample
+                for r in understood
+            ]
+            assert fitted("engine_samples", frame(rows)).height == len(understood)
