@@ -103,10 +103,10 @@ def blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
 
 
 def _skip_line(file: io.BufferedReader) -> int:
-    """Pass over the rest of a line; its bytes."""
+    """Pass over the rest of a line; its bytes, without the line break."""
     skipped = 0
     while piece := file.readline(1 << 20):
-        skipped += len(piece)
+        skipped += len(piece.removesuffix(b"\n").removesuffix(b"\r"))
         if piece.endswith(b"\n"):
             break
     return skipped
@@ -120,7 +120,7 @@ def _shortened(text: bytes, first: int, skipped_bytes: int) -> tuple[bytes, dict
     if not skipped_bytes and not _may_have_long_line(text):
         return text, {}
     lines = text.removesuffix(b"\n").split(b"\n")
-    sizes = [len(line) for line in lines]
+    sizes = [len(line.removesuffix(b"\r")) for line in lines]
     sizes[-1] += skipped_bytes
     long = {first + n: size for n, size in enumerate(sizes) if size > LINE_BYTES}
     end = b"\n" if text.endswith(b"\n") else b""

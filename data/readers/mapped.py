@@ -56,7 +56,10 @@ def mapped_format(mapping: Mapping) -> Format:
         kinds=("csv", "jsonl", "parquet"),
         required=tuple(dict.fromkeys(mapping.columns.values())),
         fields=request_fields(
-            mapping.columns | constants, per_second=PER_SECOND[mapping.time_unit], zone=mapping.time_zone
+            mapping.columns | constants,
+            required=(*REQUIRED, "request_id"),
+            per_second=PER_SECOND[mapping.time_unit],
+            zone=mapping.time_zone,
         ),
         prepare=_constants({constants[name]: value for name, value in mapping.constants.items()}),
         extra=True,

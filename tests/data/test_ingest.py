@@ -1,3 +1,4 @@
+import gzip
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -80,6 +81,59 @@ def test_a_file_that_grew_adds_its_new_rows(lake: Lake, tmp_path: Path) -> None:
         file.write("2023-11-16 18:17:05.0000000,20,2\r\n")
     assert ingest(path, lake) == IngestSummary(2, 1, 0, 1)
     assert lake.requests("grew")["prompt_tokens"].to_list() == [10, 20]
+
+
+def test_another_file_of_the_same_name_is_refused(lake: Lake, tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "day.csv" for folder in ("monday", "tuesday")]
+    for path, prompt in zip(paths, (10, 20), strict=True):
+        path.parent.mkdir()
+        path.write_text(AZURE + f"2023-11-16 18:17:04.0000000,{prompt},2\r\n")
+    ingest(paths[0], lake, source="days")
+    before = files(lake)
+    with pytest.raises(InputError, match=r"must have a name of its own: .* days/day:1 is another request"):
+        ingest(paths[1], lake, source="days")
+    assert files(lake) == before
+    assert ingest(paths[1].rename(tmp_path / "tuesday.csv"), lake, source="days") == IngestSummary(1, 1, 0, 0)
+    assert lake.requests("days")["request_id"].to_list() == ["days/day:1", "days/tuesday:1"]
+
+
+def test_a_cut_gzip_file_leaves_nothing(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data.ingest.FILE_ROWS", 1)
+    monkeypatch.setattr("data.readers.BLOCK_BYTES", 60_000)
+    path = tmp_path / "cut.csv.gz"
+    packed = gzip.compress((AZURE + "2023-11-16 18:17:04.0000000,10,2\r\n" * 5_000).encode())
+    path.write_bytes(packed[:-20])
+    before = files(lake)
+    with pytest.raises(InputError, match="is not whole"):
+        ingest(path, lake)
+    assert files(lake) == before
+    assert lake.requests("cut").is_empty()
+    path.write_bytes(packed)
+    assert ingest(path, lake) == IngestSummary(5_000, 5_000, 0, 0)
+
+
+def test_failed_requests_are_offered_and_not_served(lake: Lake, tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    path.write_text(header + "5,ChatGPT,472,18,490,API log\n45,ChatGPT,1087,0,1087,API log\n")
+    assert ingest(path, lake) == IngestSummary(2, 2, 0, 0)
+    counts = lake.query(
+        "SELECT outcome, count(*) FROM lake.requests WHERE source = 'burst' GROUP BY ALL ORDER BY ALL"
+    )
+    assert counts.rows() == [("failed", 1), ("served", 1)]
+
+
+def test_a_quiet_head_is_a_warning_and_the_arrivals_are_recorded_ones(lake: Lake, tmp_path: Path) -> None:
+    path = tmp_path / "quiet.csv"
+    seconds = [*range(0, 72_000, 30), *(72_000 + n / 4 for n in range(40_080))]
+    path.write_text(HEADER + "".join(f"{n},{at},1\n" for n, at in enumerate(seconds)))
+    summary = ingest(path, lake)
+    (warning,) = summary.warnings
+    assert warning.startswith(
+        "the first 72,000 s run at 1/120 of the later rate (0.033 against 4 requests/s)"
+    )
+    noted = lake.query("SELECT rows, semi_synthetic FROM lake.ingests WHERE source = 'quiet'")
+    assert noted.rows() == [(42_480, False)]
 
 
 def test_the_first_of_a_repeated_id_stays(
