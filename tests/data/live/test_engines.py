@@ -119,7 +119,7 @@ def test_triton_tells_its_readings_apart_by_label():
 def test_ray_renames_and_exports_counters_twice():
     (reading,) = readings(
         'ray_vllm_num_requests_waiting{WorkerId="w1",engine="0"} 2\n'
-        'ray_vllm_prompt_tokens{WorkerId="w1",engine="0"} 70\n'
+        'ray_vllm_prompt_tokens{Version="2",WorkerId="w1",engine="0"} 70\n'
         'ray_vllm_prompt_tokens_total{WorkerId="w1",engine="0"} 70\n'
         'ray_vllm:generation_tokens_total{WorkerId="w1",engine="0"} 30\n'
     )
