@@ -1,4 +1,4 @@
-"""Collect telemetry: scrape engines into the lake until told to stop."""
+"""Collect telemetry: scrape engines and follow gateway logs into the lake until told to stop."""
 
 import asyncio
 import signal
@@ -10,6 +10,7 @@ from typing import Any
 from data.config import Telemetry
 from data.errors import Busy, InputError
 from data.lake import Lake
+from data.live.follow import follow_log
 from data.live.samples import Sample, frame
 from data.live.scrape import Scraper
 from data.writer import LakeWriter
@@ -24,7 +25,7 @@ def collect(telemetry: Telemetry, tell: Tell) -> None:
     Rows that the lake can't take are lost, counted and told; collecting goes on.
 
     Raises:
-        InputError: when there is nothing to collect, or the lake can't be opened.
+        InputError: when there is nothing to collect, the lake can't be opened, or a log can't be followed.
 
     """
     if not (telemetry.scrape or telemetry.logs):
@@ -35,23 +36,35 @@ def collect(telemetry: Telemetry, tell: Tell) -> None:
         pass  # a lake that can't be opened is told now, not with the first rows
     with LakeWriter(telemetry.lake) as writer:
         samples = Samples(writer, tell)
-        jobs = [Scraper(telemetry.scrape, SystemClock(), samples.take).run()]
-        tell(f"Collecting from {len(telemetry.scrape)} targets into {telemetry.lake}.")
+        jobs = [
+            Scraper(telemetry.scrape, SystemClock(), samples.take).run(),
+            *(follow_log(log, telemetry.lake, writer.put, tell) for log in telemetry.logs),
+        ]
+        tell(
+            f"Collecting from {len(telemetry.scrape)} targets and {len(telemetry.logs)} logs "
+            f"into {telemetry.lake}."
+        )
         asyncio.run(_until_stopped(jobs))
     tell(f"Stopped: {samples.stored} engine samples stored, {samples.lost} lost.")
 
 
 async def _until_stopped(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run all of them until a signal; one that fails ends the others too."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(job) for job in jobs]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(job) for job in jobs]
 
-        def stop() -> None:
-            for task in tasks:
-                task.cancel()
+            def stop() -> None:
+                for task in tasks:
+                    task.cancel()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, stop)
+    except BaseExceptionGroup as failures:  # a person's mistake is told as one, not as a group of faults
+        mistakes, faults = failures.split(InputError)
+        if faults or mistakes is None:
+            raise
+        raise mistakes.exceptions[0] from None
 
 
 class Samples:

@@ -37,10 +37,18 @@ RETRY_S = 5.0
 PASSING = (OSError, duckdb.Error, InputError, Busy)
 """Failures that may be over a while later: a disk, a database or a permission may come back."""
 
+COUNTED = ("stored", "quarantined", "duplicates", "ignored")
+"""Where the lines of a log go."""
+
 Put = Callable[[str, pl.DataFrame], Future[None]]
 """`LakeWriter.put`: the future is done when the rows are committed."""
 
 Tell = Callable[[str], None]
+
+
+def state_folder(location: str) -> Path:
+    """Where the places in logs are kept: beside the lake, or under var/ where that is a database."""
+    return (Path("var") if "://" in location else Path(location)) / "collect"
 
 
 def state_file(log: LogFile, folder: Path) -> Path:
@@ -49,11 +57,12 @@ def state_file(log: LogFile, folder: Path) -> Path:
     return folder / f"{log.source}-{path}.json"
 
 
-async def follow_log(log: LogFile, location: str, put: Put, folder: Path, tell: Tell) -> None:
+async def follow_log(log: LogFile, location: str, put: Put, tell: Tell) -> None:
     """`Follower.run` in a thread until the task is cancelled; it then ends within a poll and a commit."""
     stop = threading.Event()
+    state = state_file(log, state_folder(location))
     try:
-        await asyncio.to_thread(Follower(log, location, put, state_file(log, folder), tell).run, stop)
+        await asyncio.to_thread(Follower(log, location, put, state, tell).run, stop)
     finally:
         stop.set()
 
@@ -66,7 +75,7 @@ class Follower:
         location: the lake that `put` writes to.
         state: where the place in the log is kept, see `state_file`.
         tell: is called with what an operator should know.
-        counts: lines so far: stored, quarantined, duplicates, ignored.
+        counts: lines so far, by COUNTED.
         told: the failure that was told last, until rows are committed again.
 
     """
@@ -99,6 +108,8 @@ class Follower:
                         self.told = str(error)
                         self.tell(f"{self.log.path} waits, a new try every {self.retry_s:g} s: {error}")
                     stop.wait(self.retry_s)
+        counts = ", ".join(f"{self.counts[name]} {name}" for name in COUNTED)
+        self.tell(f"Stopped following {self.log.path}: {counts}.")
 
     def _follow(self, tail: Tail, lake: Lake, stop: threading.Event) -> None:
         saved, waited = tail.position, False

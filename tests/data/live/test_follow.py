@@ -17,7 +17,7 @@ import pytest
 from data.config import LogFile
 from data.errors import InputError
 from data.lake import Lake
-from data.live.follow import Follower, follow_log, load, save, state_file
+from data.live.follow import Follower, follow_log, load, save, state_file, state_folder
 from data.live.tail import Position
 from data.writer import LakeWriter
 
@@ -64,7 +64,7 @@ def following(log: LogFile, lake: str, told: list[str] | None = None) -> Iterato
     with LakeWriter(lake, max_wait_s=0.01) as writer:
         tell = ([] if told is None else told).append
         follower = Follower(
-            log, lake, writer.put, state_file(log, Path(lake) / "collect"), tell, poll_s=0.01, retry_s=0.01
+            log, lake, writer.put, state_file(log, state_folder(lake)), tell, poll_s=0.01, retry_s=0.01
         )
         thread = threading.Thread(target=follower.run, args=(stop,))
         thread.start()
@@ -129,7 +129,7 @@ def test_a_process_killed_between_commit_and_saved_place_loses_nothing_and_doubl
     killed = subprocess.run([sys.executable, "-c", KILLED, str(log.path), lake], cwd=root, check=False)
     assert killed.returncode == 9
     assert stored(lake) == ["a", "b"]
-    assert load(state_file(log, Path(lake) / "collect")) is None
+    assert load(state_file(log, state_folder(lake))) is None
     write(log.path, line("c"))
     assert read_through(log, lake, 4).counts == {"stored": 1, "quarantined": 0, "duplicates": 3, "ignored": 0}
     assert stored(lake) == ["a", "b", "c"]
@@ -159,7 +159,10 @@ def test_lines_whose_commit_fails_are_told_of_once_and_tried_again(log, lake):
         until(lambda: follower.counts["stored"] == 1)
         stop.set()
         thread.join()
-    assert told == [f"{log.path} waits, a new try every 0.01 s: the disk is away"]
+    assert told == [
+        f"{log.path} waits, a new try every 0.01 s: the disk is away",
+        f"Stopped following {log.path}: 1 stored, 0 quarantined, 0 duplicates, 0 ignored.",
+    ]
     assert stored(lake) == ["a"]
 
 
@@ -197,6 +200,11 @@ def test_a_place_is_saved_whole(tmp_path):
     assert load(tmp_path / "state.json") == position
 
 
+def test_a_lake_in_a_database_has_its_places_in_var(lake):
+    assert state_folder("postgresql://tide@db/lake") == Path("var/collect")
+    assert state_folder(lake) == Path(lake) / "collect"
+
+
 def test_every_source_and_path_has_a_place_of_its_own(log, tmp_path):
     other = LogFile(source="edge", path=tmp_path / "other.log", form="envoy")
     assert state_file(log, tmp_path) != state_file(other, tmp_path)
@@ -207,7 +215,7 @@ def test_the_task_ends_when_it_is_cancelled(log, lake):
 
     async def collect() -> None:
         with LakeWriter(lake, max_wait_s=0.01) as writer:
-            task = asyncio.create_task(follow_log(log, lake, writer.put, Path(lake), print))
+            task = asyncio.create_task(follow_log(log, lake, writer.put, print))
             while not any(writer.state().written.values()):
                 await asyncio.sleep(0.02)
             task.cancel()
