@@ -117,12 +117,17 @@ class Scraper:
         """Scrape until cancelled."""
         # A scrape is no news, and its address may hold a password.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        async with (
-            httpx.AsyncClient(headers=HEADERS, timeout=None, trust_env=False, limits=LIMITS) as client,
-            asyncio.TaskGroup() as tasks,
-        ):
-            for loop in self._loops:
-                tasks.create_task(loop.run(client, self._sink, self._random.random()))
+        # Each starts at another place of its interval, so that not all of them come together.
+        first_s = [
+            loop.clock.monotonic_s() + self._random.random() * loop.target.interval_s for loop in self._loops
+        ]
+        # Reading the certificate authorities takes a while, which the event loop may not have.
+        client = await asyncio.to_thread(
+            httpx.AsyncClient, headers=HEADERS, timeout=None, trust_env=False, limits=LIMITS
+        )
+        async with client, asyncio.TaskGroup() as tasks:
+            for loop, due_s in zip(self._loops, first_s, strict=True):
+                tasks.create_task(loop.run(client, self._sink, due_s))
 
 
 class _Loop:
@@ -143,11 +148,10 @@ class _Loop:
         self._own_s = math.nan
 
     async def run(
-        self, client: httpx.AsyncClient, sink: Callable[[Sequence[Sample]], None], phase: float
+        self, client: httpx.AsyncClient, sink: Callable[[Sequence[Sample]], None], due_s: float
     ) -> None:
-        """Scrape once an interval; `phase` in [0, 1) is where in it, so that targets don't come together."""
+        """Scrape once an interval, first at `due_s`; what a scrape takes moves no later one."""
         interval_s = self.target.interval_s
-        due_s = self.clock.monotonic_s() + phase * interval_s
         while True:
             await self.clock.sleep(max(0.0, due_s - self.clock.monotonic_s()))
             sink(await self.scrape(client))
