@@ -16,6 +16,10 @@ from data.readers.format import Rows, numbered, text_frame
 csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the bound on a line is the bound on a field
 
 
+PACKED = (b"\x1f\x8b", b"x\x01", b"x^", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
+"""How gzip, zlib and zstd data starts: polars would unpack a block that happens to start so."""
+
+
 def csv_rows(path: Path, header: Sequence[str], header_line: int, block_bytes: int) -> Iterator[Rows]:
     """CSV rows below the header, block by block.
 
@@ -35,7 +39,7 @@ def csv_rows(path: Path, header: Sequence[str], header_line: int, block_bytes: i
 
 def _plain_csv(block: Block, header: Sequence[str]) -> Rows | None:
     """The block by the fast parser, or None unless every line plainly has one field per column."""
-    if block.long or len(header) == 1 or b'"' in block.text:
+    if block.long or len(header) == 1 or b'"' in block.text or block.text.startswith(PACKED):
         return None
     schema = dict.fromkeys(header, pl.String)
     try:

@@ -177,3 +177,17 @@ def test_a_line_that_is_no_row_is_never_taken_for_one(line: str) -> None:
     rows = _plain_csv(block, ("x", "y", "z")) or _careful_csv(block, ("x", "y", "z"))
     assert rows.values.rows() == [("1", "2", "3", 1), ("4", "5", None, 3)]
     assert [number for number, _ in rows.broken] == ([2] if line else [])
+
+
+@pytest.mark.parametrize(
+    "start", [b"x^", b"x\x01", b"\x1f\x8b", b"x\x9c", b"(\xb5/\xfd", b"x\xda", b"BZh9", b"\xfd7zXZ"]
+)
+def test_a_block_that_starts_like_packed_data_is_text_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr("data.readers.BLOCK_BYTES", 8)
+    path = tmp_path / "own.csv"
+    path.write_bytes(b"request_id,arrived_at,prompt_tokens\n" + start + b"1,5,10\nb,6,20\n")
+    trace = load_trace(path)
+    assert trace.requests.height + trace.quarantined.height == 2
+    assert trace.requests["prompt_tokens"].to_list()[-1] == 20
