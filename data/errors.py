@@ -10,3 +10,7 @@ class InputError(Exception):
 
 class Busy(Exception):  # noqa: N818
     """Too much waits already: nothing was taken, and the same call may succeed in a while."""
+
+
+class StorageError(InputError):
+    """No room to store something: a sentence that says where, and what to do. Nothing of it was kept."""

@@ -28,14 +28,14 @@ def requests(source: str, ids: list[str], start_s: float = 0.0) -> pl.DataFrame:
     )
 
 
-def test_what_is_appended_comes_back_by_arrival(tmp_path: Path) -> None:
+def test_what_is_appended_comes_back_by_arrival(location: str) -> None:
     full = requests("s", ["s:9", "s:10", "s:11"]).with_columns(
         arrived_at=pl.lit(EPOCH + timedelta(microseconds=1)),
         block_hashes=pl.Series([[1, 2], [], None], dtype=pl.List(pl.Int64)),
         block_tokens=pl.lit(512, pl.Int32),
         finished_at=pl.lit(EPOCH + timedelta(seconds=2.5)),
     )
-    with Lake(tmp_path) as lake:
+    with Lake(location) as lake:
         lake.append_requests(full.reverse())
         lake.append_requests(requests("other", ["x"]))
         back = lake.requests("s")
@@ -46,7 +46,7 @@ def test_what_is_appended_comes_back_by_arrival(tmp_path: Path) -> None:
         assert lake.requests()["source"].to_list() == ["other", "s", "s", "s"]
 
 
-def test_many_rows_come_back_in_order(tmp_path: Path) -> None:
+def test_many_rows_come_back_in_order(location: str) -> None:
     count = 300_000
     frame = pl.DataFrame({"n": range(count)}).select(
         source=pl.lit("s"),
@@ -54,7 +54,7 @@ def test_many_rows_come_back_in_order(tmp_path: Path) -> None:
         arrived_at=(pl.col("n") // 3).cast(POLARS_REQUESTS["arrived_at"]),
         prompt_tokens="n",
     )
-    with Lake(tmp_path) as lake:
+    with Lake(location) as lake:
         lake.append_requests(frame.sample(fraction=1, shuffle=True, seed=1))
         assert lake.requests("s")["prompt_tokens"].equals(frame["prompt_tokens"])
 
@@ -67,8 +67,8 @@ def test_a_lake_lasts_and_may_move(tmp_path: Path) -> None:
         assert lake.sources().rows() == [("s", 200, EPOCH, EPOCH + timedelta(seconds=199))]
 
 
-def test_an_empty_lake_has_every_table(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
+def test_an_empty_lake_has_every_table(location: str) -> None:
+    with Lake(location) as lake:
         for table in TABLES:
             frame = lake.query(f"FROM lake.{table.name}")
             assert frame.columns == [column.name for column in table.columns]
@@ -79,15 +79,15 @@ def test_an_empty_lake_has_every_table(tmp_path: Path) -> None:
         assert lake.requests().height == 0
 
 
-def test_quarantine(tmp_path: Path) -> None:
+def test_quarantine(location: str) -> None:
     row = {"source": "s", "file": "f.csv", "line": 3, "reason": "it is 'bad'", "raw": "a,b\u2028c"}
-    with Lake(tmp_path) as lake:
+    with Lake(location) as lake:
         lake.append_quarantine(pl.DataFrame([row], schema=POLARS_QUARANTINE))
         assert lake.query("FROM lake.quarantine").drop("at").to_dicts() == [row]
 
 
-def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
+def test_a_failed_transaction_leaves_nothing(location: str) -> None:
+    with Lake(location) as lake:
 
         def write() -> None:
             lake.insert("requests", requests("s", ["a"]))
@@ -102,8 +102,8 @@ def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
         assert lake.requests().height == 1
 
 
-def test_files_survive_a_rollback_so_that_a_retry_can_add_them_again(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
+def test_files_survive_a_rollback_so_that_a_retry_can_add_them_again(location: str) -> None:
+    with Lake(location) as lake:
         file = lake.new_file("requests")
         empty = pl.DataFrame(schema=POLARS_REQUESTS)
         pl.concat([empty, requests("s", ["a", "b"])], how="diagonal").write_parquet(file)
@@ -121,7 +121,7 @@ def test_files_survive_a_rollback_so_that_a_retry_can_add_them_again(tmp_path: P
         assert lake.requests("s")["request_id"].to_list() == ["a", "b"]
 
 
-def test_an_error_that_is_no_conflict_is_not_tried_again(tmp_path: Path) -> None:
+def test_an_error_that_is_no_conflict_is_not_tried_again(location: str) -> None:
     attempts = 0
 
     def write() -> None:
@@ -129,7 +129,7 @@ def test_an_error_that_is_no_conflict_is_not_tried_again(tmp_path: Path) -> None
         attempts += 1
         raise duckdb.BinderException("no such column")
 
-    with Lake(tmp_path) as lake, pytest.raises(duckdb.BinderException):
+    with Lake(location) as lake, pytest.raises(duckdb.BinderException):
         lake.transact(write)
     assert attempts == 1
 
@@ -143,22 +143,22 @@ def test_what_is_no_lake_is_an_input_error(tmp_path: Path) -> None:
             Lake(tmp_path / name)
 
 
-def write_some(folder: Path, source: str, appends: int) -> None:
-    with Lake(folder) as lake:
+def write_some(location: str, source: str, appends: int) -> None:
+    with Lake(location) as lake:
         for n in range(appends):
             # Small appends stay in the catalog, larger ones become Parquet: both must hold.
             size = 2 if n % 2 else 40
             lake.append_requests(requests(source, [f"{n}-{k}" for k in range(size)], start_s=n))
 
 
-def test_two_writing_processes_and_a_reader_lose_no_row(tmp_path: Path) -> None:
+def test_two_writing_processes_and_a_reader_lose_no_row(location: str) -> None:
     appends = 12
     writers = [
-        subprocess.Popen([sys.executable, __file__, tmp_path, source, str(appends)])
+        subprocess.Popen([sys.executable, __file__, location, source, str(appends)])
         for source in ("one", "two")
     ]
     seen = [0]
-    with Lake(tmp_path) as lake:
+    with Lake(location) as lake:
         while any(writer.poll() is None for writer in writers):
             seen.append(lake.requests().height)
             time.sleep(0.02)
@@ -172,4 +172,4 @@ def test_two_writing_processes_and_a_reader_lose_no_row(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_some(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    write_some(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,72 @@
+"""A DuckDB with the lake's extensions, and what its failures mean."""
+
+import importlib.util
+import tempfile
+from pathlib import Path
+
+import duckdb
+
+from data.errors import InputError
+from data.lake.location import Location
+
+# DuckDB calls an entry point named after the file; two of the packages name theirs otherwise.
+_EXTENSIONS = {
+    "sqlite": ("duckdb_extension_sqlite", "sqlite", "sqlite_scanner"),
+    "postgres": ("duckdb_extension_postgres", "postgres", "postgres_scanner"),
+    "ducklake": ("duckdb_extension_ducklake", "ducklake", "ducklake"),
+}
+
+
+def connect(location: Location) -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory that can attach this lake; extensions come from Python packages: no network."""
+    db = duckdb.connect(
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+    )
+    db.execute("SET TimeZone = 'UTC'")  # times never depend on the machine's zone
+    db.execute("SET enable_progress_bar = false")
+    for extension in (location.catalog.partition(":")[0], "ducklake"):
+        package, file, name = _EXTENSIONS[extension]
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise InputError(f"the Python package {package} is missing; install it beside duckdb")
+        built = f"extensions/v{duckdb.__version__}/{file}.duckdb_extension"
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder) / f"{name}.duckdb_extension"
+            link.symlink_to(Path(spec.origin).parent / built)
+            db.execute(f"LOAD '{link}'")
+    return db
+
+
+def attach(db: duckdb.DuckDBPyConnection, location: Location) -> None:
+    """Make the lake's tables known as `lake.<name>`, and its catalog where there is none yet."""
+    options = [f"DATA_PATH {quoted(location.data)}", "OVERRIDE_DATA_PATH TRUE"]
+    if location.options:
+        options.append(location.options)
+    source = quoted(f"ducklake:{location.catalog}")
+    db.execute(f"ATTACH IF NOT EXISTS {source} AS lake ({', '.join(options)})")
+
+
+def is_conflict(error: duckdb.Error) -> bool:
+    """True for failures that pass when the other process is done."""
+    text = str(error).lower()
+    words = ("conflict", "database is locked", "failed to commit", "busy", "could not serialize", "deadlock")
+    return any(word in text for word in words)
+
+
+def is_full(error: Exception) -> bool:
+    """True when a disk or a quota had no room."""
+    text = str(error).lower()
+    words = ("no space left", "disk is full", "disk full", "file too large", "quota exceeded")
+    return any(word in text for word in words)
+
+
+def quoted(text: object) -> str:
+    """A string literal of SQL.
+
+    >>> quoted("it's")
+    "'it''s'"
+    """
+    return "'" + str(text).replace("'", "''") + "'"
