@@ -48,9 +48,12 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class _Put:
-    table: str
-    frame: pl.DataFrame
+    frames: Mapping[str, pl.DataFrame]
     done: Future[None]
+
+    @property
+    def rows(self) -> int:
+        return sum(frame.height for frame in self.frames.values())
 
 
 class LakeWriter:
@@ -99,24 +102,27 @@ class LakeWriter:
             Busy: when too many rows wait, or the writer is closed; nothing is taken.
 
         """
-        frame = fitted(table, frame)
-        done: Future[None] = Future()
-        done.set_running_or_notify_cancel()  # what was taken is written, whoever stops waiting
-        if frame.is_empty():
-            done.set_result(None)
-            return done
+        return self.put_tables({table: frame})
+
+    def put_tables(self, frames: Mapping[str, pl.DataFrame]) -> Future[None]:
+        """`put` for rows of several tables: all of them are committed, or none."""
+        put = _Put({table: fitted(table, frame) for table, frame in frames.items()}, Future())
+        put.done.set_running_or_notify_cancel()  # what was taken is written, whoever stops waiting
+        if put.rows == 0:
+            put.done.set_result(None)
+            return put.done
         with self._changed:
             if self._closed:
                 raise Busy("The lake's writer is closed; send the rows again to another process.")
-            if self._waiting and self._waiting_rows + frame.height > self.max_rows:
+            if self._waiting and self._waiting_rows + put.rows > self.max_rows:
                 raise Busy(
                     f"{self._waiting_rows} rows wait for the lake already, at most {self.max_rows} may; "
                     "send these again in a few seconds."
                 )
-            self._waiting.append(_Put(table, frame, done))
-            self._waiting_rows += frame.height
+            self._waiting.append(put)
+            self._waiting_rows += put.rows
             self._changed.notify()
-        return done
+        return put.done
 
     def state(self) -> WriterState:
         """Counters so far."""
@@ -143,7 +149,7 @@ class LakeWriter:
             with self._changed:
                 counter = self._written if error is None else self._failed
                 for put in puts:
-                    counter[put.table] += put.frame.height
+                    counter.update({table: frame.height for table, frame in put.frames.items()})
                 self._committing_rows = 0
                 self._last_error = None if error is None else _line(error)
                 if error is None:
@@ -173,7 +179,8 @@ class LakeWriter:
         """Write the rows in one transaction; the error when that failed."""
         frames: dict[str, list[pl.DataFrame]] = {}
         for put in puts:
-            frames.setdefault(put.table, []).append(put.frame)
+            for table, frame in put.frames.items():
+                frames.setdefault(table, []).append(frame)
         try:
             lake = self._lake = self._lake or Lake(self.location)
             lake.transact(partial(_insert, lake, {name: pl.concat(parts) for name, parts in frames.items()}))

@@ -3,19 +3,25 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from data.live import otlp
+from data.live.otlp_body import BodyError
 from models.bundle import Bundle
-from serving import problems, telemetry
+from serving import problems
 from serving.clock import Clock
 from serving.messages import (
     AdmitRequest,
     AdmitResponse,
     ForecastResponse,
+    Instant,
+    Name,
     Problem,
     ReadyResponse,
     Refusal,
@@ -24,6 +30,8 @@ from serving.messages import (
     SettleResponse,
     TelemetryResponse,
 )
+from serving.offered import US
+from serving.pushes import SOURCE, NotStored, Skewed
 from serving.refusal import refusal
 from serving.service import Service
 from serving.settings import Settings
@@ -46,6 +54,20 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }
     for status, meaning in ((413, "The body is too long."), (422, "The request is not valid."))
 }
+UNSTORED: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": f"{meaning} Send the same body again after Retry-After; nothing is counted twice.",
+        "content": {problems.MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
+    }
+    for status, meaning in ((503, "The lake can't be written now."), (507, "The lake has no room."))
+}
+SPANS_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "ExportTraceServiceRequest of OTLP/HTTP, plain or gzip.",
+        "content": {"application/x-protobuf": {}, "application/json": {}},
+    }
+}
 TELEMETRY_BODY = {
     "requestBody": {
         "required": True,
@@ -56,6 +78,15 @@ TELEMETRY_BODY = {
                     {"queue_depth": 12, "queue_capacity": 256, "kv_cache_hit_rate": 0.4},
                     {"event": "arrived", "request_id": "a1", "prompt_tokens": 900, "tenant": "acme"},
                     {"event": "finished", "request_id": "a1", "output_tokens": 210, "outcome": "served"},
+                    {
+                        "event": "request",
+                        "request_id": "a2",
+                        "prompt_tokens": 350,
+                        "at": "2026-01-31T12:00:00Z",
+                        "finished_at": "2026-01-31T12:00:04Z",
+                        "output_tokens": 120,
+                        "outcome": "served",
+                    },
                 ]
             },
             "application/x-ndjson": {},
@@ -64,25 +95,37 @@ TELEMETRY_BODY = {
 }
 
 
+def unstored(error: NotStored) -> HTTPException:
+    """The answer that makes a sender come back with the same rows."""
+    return HTTPException(error.status, str(error), {"retry-after": str(error.retry_after_s)})
+
+
 def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     """The service as an ASGI app; it ticks from start-up to shutdown on ``clock``.
 
     Raises:
-        InputError: when the guard's state on disk is damaged.
+        InputError: when the guard's state on disk is damaged, or two scrape targets share a name.
 
     """
     service = Service(bundle, settings, clock)
 
     @contextlib.asynccontextmanager
     async def ticking(_: FastAPI) -> AsyncIterator[None]:
-        ticks = asyncio.create_task(service.run())
+        await service.remember()
+        tasks = [asyncio.create_task(service.run())]
+        if service.recording:
+            tasks.append(asyncio.create_task(service.recording.run()))
+        if service.scraping:
+            tasks.append(asyncio.create_task(service.scraping.run()))
         try:
             yield
         finally:
-            ticks.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await ticks
-            service.close()
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            await asyncio.to_thread(service.close)
 
     app = FastAPI(title="Tidegate", version="1", description=DESCRIPTION, lifespan=ticking, docs_url="/docs")
     app.state.service = service
@@ -118,15 +161,49 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         """Say how an admitted request ended. Idempotent; an unknown reservation is not an error."""
         return SettleResponse(settled=service.settle(request))
 
-    @app.post("/v1/telemetry", responses=PROBLEMS, openapi_extra=TELEMETRY_BODY)
-    async def push(request: Request) -> TelemetryResponse:
-        """Push engine samples, and requests that were seen elsewhere; good rows count, bad ones are named."""
-        body = await request.body()
+    @app.post("/v1/telemetry", responses=PROBLEMS | UNSTORED, openapi_extra=TELEMETRY_BODY)
+    async def push(
+        request: Request,
+        source: Annotated[Name, Header(alias="x-tidegate-source", description="Who sends.")] = SOURCE,
+        sent_at: Annotated[
+            Instant | None,
+            Header(
+                alias="x-tidegate-sent-at",
+                description="When it was sent, by the sender's clock: what that is off is corrected for.",
+            ),
+        ] = None,
+    ) -> TelemetryResponse:
+        """Push engine samples, and requests that were seen elsewhere; good rows count, bad ones are named.
+
+        A request that is told twice counts once. With a lake, the answer comes when the rows are stored.
+        """
         try:
-            rows = telemetry.rows(body)
+            return await service.pushes.push(await request.body(), source, sent_at)
+        except NotStored as error:
+            raise unstored(error) from error
+        except Skewed as error:
+            raise HTTPException(422, str(error)) from error
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, f"The body is not a JSON list: {error}.") from error
-        return await service.push(rows)
+
+    @app.post("/v1/traces", responses=PROBLEMS | UNSTORED, openapi_extra=SPANS_BODY, response_class=Response)
+    async def spans(
+        request: Request,
+        content_type: Annotated[str, Header()] = "application/x-protobuf",
+        content_encoding: Annotated[str | None, Header()] = None,
+        source: Annotated[Name, Header(alias="x-tidegate-source", description="Who sends.")] = "otlp",
+    ) -> Response:
+        """Take GenAI spans from an OpenTelemetry exporter: each finished model call is a whole request."""
+        now = datetime.fromtimestamp(clock.wall_us() / US, UTC)
+        read = partial(otlp.parse, source=source, max_bytes=settings.max_body_bytes, now=now)
+        try:
+            intake = await asyncio.to_thread(read, await request.body(), content_type, content_encoding)
+            taken = await service.pushes.take(intake, "POST /v1/traces")
+        except BodyError as error:
+            raise HTTPException(error.status, str(error)) from error
+        except NotStored as error:
+            raise unstored(error) from error
+        return Response(otlp.answer(taken, content_type), media_type=content_type)
 
     @app.get("/v1/forecast")
     async def forecast() -> ForecastResponse:

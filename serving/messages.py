@@ -1,18 +1,28 @@
 """Requests and answers of the HTTP API; unknown is null, and a value out of range is refused."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    model_validator,
+)
 
 from serving.predictor import State
 
 MAX_TOKENS = 10_000_000
 """More tokens than any one request has; a larger number is a fault of its sender."""
+NAME_LENGTH = 256
 
 Lane = Literal["premium", "standard", "batch"]
 Outcome = Literal["served", "failed", "shed", "aborted"]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
+# Not every catalog of a lake can hold a NUL.
+Name = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH, pattern=r"^[^\x00]*$")]
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True)]
 Limit = Annotated[int, Field(ge=1, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -126,6 +136,7 @@ class Arrived(_Message):
     request_id: Name
     prompt_tokens: Tokens
     at: Instant | None = None
+    source: Name | None = None
     tenant: Name | None = None
     lane: Lane | None = None
     model: Name | None = None
@@ -140,13 +151,43 @@ class Finished(_Message):
     request_id: Name
     outcome: Outcome
     at: Instant | None = None
+    source: Name | None = None
     output_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
 
 
+class Completed(_Message):
+    """A request that was offered elsewhere, from its arrival to its end in one row."""
+
+    event: Literal["request"]
+    request_id: Name
+    prompt_tokens: Tokens
+    at: Instant
+    finished_at: Instant
+    outcome: Outcome
+    source: Name | None = None
+    output_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, strict=True)] | None = None
+    tenant: Name | None = None
+    lane: Lane | None = None
+    model: Name | None = None
+    session: Name | None = None
+    log_type: Name | None = None
+    retry_of: Name | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.finished_at < self.at:
+            raise ValueError("finished_at must not lie before at")
+        if self.cached_tokens is not None and self.cached_tokens > self.prompt_tokens:
+            raise ValueError("cached_tokens must not be over prompt_tokens")
+        return self
+
+
 ENGINE_SAMPLE: TypeAdapter[EngineSample] = TypeAdapter(EngineSample)
-REQUEST_EVENT: TypeAdapter[Arrived | Finished] = TypeAdapter(
-    Annotated[Arrived | Finished, Field(discriminator="event")]
+REQUEST_EVENT: TypeAdapter[Arrived | Finished | Completed] = TypeAdapter(
+    Annotated[Arrived | Finished | Completed, Field(discriminator="event")]
 )
 
 
@@ -158,11 +199,16 @@ class RefusedRow(_Message):
 
 
 class TelemetryResponse(_Message):
-    """What became of the rows; those not named under refused_rows were taken in."""
+    """What became of the rows; those not named under refused_rows were taken in, now or before."""
 
     accepted: int
+    duplicates: int = Field(description="Requests that were taken in before; they changed nothing.")
     refused: int
     refused_rows: list[RefusedRow]
+    stored: bool = Field(description="All that was accepted is in the lake; false where none is kept.")
+    clock_ahead_s: float | None = Field(
+        description="How far the sender's clock is ahead of this service's; null without x-tidegate-sent-at."
+    )
 
 
 class ForecastResponse(_Message):
@@ -244,6 +290,7 @@ class ReadyResponse(_Message):
     deciding_by: Literal["rules", "rules and forecast"]
     bundle: str = Field(description="Version of the loaded bundle.")
     providers: list[str] = Field(description="Execution providers that run the model.")
+    lake: str | None = Field(description="'ok', or why the lake can't be written; null where none is kept.")
     predictor: State
     reason: str
 

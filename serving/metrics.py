@@ -1,4 +1,4 @@
-"""Prometheus metrics; the only labels are lane and reason, whose values are few and ours."""
+"""Prometheus metrics; the only labels are lane, reason and table, whose values are few and ours."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -27,6 +27,12 @@ class Metrics:
             "tidegate_settle_unknown", "Settlements of unknown, settled or expired reservations.", []
         )
         self.rows = self._counter("tidegate_telemetry_rows", "Telemetry rows taken in.", [])
+        self.rows_known = self._counter(
+            "tidegate_telemetry_rows_duplicate", "Telemetry rows that were taken in before.", []
+        )
+        self.lake_rows_lost = self._counter(
+            "tidegate_lake_rows_lost", "Rows of the service's own that the lake did not take.", ["table"]
+        )
         self.rows_refused = self._counter(
             "tidegate_telemetry_rows_refused", "Telemetry rows refused.", ["reason"]
         )

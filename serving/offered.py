@@ -72,8 +72,13 @@ class OfferedLoad:
         model: str | None,
         log_type: str | None,
     ) -> Offer:
-        """Count an arrival at ``at_us``, or in the first open second; ``heard_s`` is our monotonic time."""
-        at_us = self._open(at_us)
+        """Count an arrival at ``at_us``, or in the first open second; ``heard_s`` is our monotonic time.
+
+        One that is later than `BEHIND_S` counts in its own second: for the labels, which may still hear of
+        it, while features count it as late.
+        """
+        if self.second(at_us) >= self.ticked_s - BEHIND_S:
+            at_us = self._open(at_us)
         flow = self.live.arrive(
             at_us, prompt_tokens, tenant=tenant, lane=lane, model=model, log_type=log_type
         )

@@ -12,7 +12,7 @@ from features.ticks import TICK_S, WARMUP_S
 from features.windows import NAMES
 from models.bundle import Forecast, Manifest
 from models.guard.guard import Guard, alarm_score
-from serving.metering import Meter
+from serving.metering import Matured, Meter
 from serving.offered import US, OfferedLoad
 
 LATE_S = 15.0
@@ -112,6 +112,7 @@ class Predictor:
         self.seen: Seen | None = None
         self.failure: str | None = None
         self.failures = 0
+        self.judged: list[Matured] = []  # by the latest tick
         self._target = 0.0
         self._last_s = -TICK_S
         self._ticked_at_s: float | None = None
@@ -188,7 +189,8 @@ class Predictor:
 
     def _one(self, t_s: int, *, decide: bool, tightened: bool) -> None:
         features = self.offered.features(t_s)
-        for tick in self.meter.mature(t_s, self.offered.work):
+        self.judged = self.meter.mature(t_s, self.offered.work)
+        for tick in self.judged:
             self.guard.settle(self._unix_s(tick.t_s), tick.negative)
         if not decide:
             return

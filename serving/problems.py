@@ -14,6 +14,8 @@ from serving.messages import Problem
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 20
+EVENTS = ("body", "arrived", "finished", "request")
+"""Parts of a fault's place that say nothing to the sender."""
 
 log = logging.getLogger("tidegate")
 
@@ -28,7 +30,7 @@ def faults(error: RequestValidationError | ValidationError) -> list[str]:
     """What is wrong, a sentence part for each field; the value itself is not repeated."""
     found = []
     for fault in error.errors()[:MOST_ERRORS]:
-        place = ".".join(str(part) for part in fault["loc"] if part not in ("body", "arrived", "finished"))
+        place = ".".join(str(part) for part in fault["loc"] if part not in EVENTS)
         found.append(f"{place or 'the body'}: {fault['msg']}")
     return found
 

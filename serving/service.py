@@ -4,33 +4,50 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+import duckdb
+
+from data.errors import InputError
+from data.writer import LakeWriter
 from models.bundle import Bundle
-from serving import messages, telemetry, views
+from serving import messages, views
 from serving.clock import Clock
 from serving.controller.decide import Controller
 from serving.controller.decision import Decision, RequestFacts
+from serving.elsewhere import Elsewhere
 from serving.engine import Engine
 from serving.guard_state import guard_state, load_guard, save
 from serving.metering import Meter
 from serving.metrics import Gauges, Metrics
 from serving.offered import Offer, OfferedLoad
 from serving.predictor import Predictor
+from serving.pushes import Pushes
+from serving.recording import Recording, recent_requests
+from serving.scraping import Scraping
 from serving.settings import Settings
-from serving.telemetry import Fault
 
-ROWS_AT_ONCE = 500
-"""Telemetry rows between two breaths, so that a long body doesn't hold decisions up."""
+START_PATIENCE_S = 10.0
+"""The lake has this long to answer at the start."""
 PAUSE_S = 1.0
 """Longest pause between two looks at the clock: tightening moves and the guard's state is saved on time."""
 
 log = logging.getLogger("tidegate")
 
 
+class _Admitted(NamedTuple):
+    lease_ends_s: float
+    offer: Offer
+    request_id: str  # in the lake; '' where nothing is recorded
+
+
 class Service:
-    """What the routes call. Everything here is in-memory work; only `run` waits and writes."""
+    """What the routes call. Deciding is in-memory work; only `run` waits and writes.
+
+    Raises:
+        InputError: when the guard's state on disk is damaged, or two scrape targets share a name.
+
+    """
 
     def __init__(self, bundle: Bundle, settings: Settings, clock: Clock) -> None:
         self.settings = settings
@@ -43,11 +60,26 @@ class Service:
         # A name of this process: a settlement that outlived a restart must not free another's reservation.
         self.controller = Controller(settings.rules, id_prefix=f"r{secrets.token_hex(4)}-")
         self.engine = Engine(self.controller)
-        self.elsewhere = telemetry.Elsewhere(self.offered, settings.max_open_requests)
         self.metrics = Metrics(self.gauges)
-        self._admitted: OrderedDict[str, tuple[float, Offer]] = (
-            OrderedDict()
-        )  # by reservation, with lease end
+        # It opens the lake with the first rows: where that fails, the service decides all the same.
+        self.writer: LakeWriter | None = None
+        self.recording: Recording | None = None
+        if settings.lake is not None:
+            self.writer = LakeWriter(settings.lake, max_rows=settings.max_waiting_rows)
+            self.recording = Recording(self.writer, settings.source, clock, self.metrics)
+        self.elsewhere = Elsewhere(
+            self.offered,
+            settings.max_open_requests,
+            settings.max_recent_requests,
+            stores=self.writer is not None,
+        )
+        self.scraping: Scraping | None = None
+        if settings.scrape:
+            sink = self.recording.samples if self.recording else None
+            self.scraping = Scraping(settings.scrape, self.engine, clock, sink)
+            self.metrics.registry.register(self.scraping)
+        self.pushes = Pushes(self.elsewhere, self.engine, clock, self.metrics, self.writer)
+        self._admitted: OrderedDict[str, _Admitted] = OrderedDict()  # by reservation
         self._saved_s = clock.monotonic_s()
 
     def admit(self, request: messages.AdmitRequest) -> Decision:
@@ -74,8 +106,10 @@ class Service:
             model=request.model,
             log_type=request.log_type,
         )
+        request_id = self.recording.decided(request, decision, now_us) if self.recording else ""
         if decision.reservation_id is not None:
-            self._admitted[decision.reservation_id] = (now_s + self.controller.rules.lease_s, offer)
+            lease_ends_s = now_s + self.controller.rules.lease_s
+            self._admitted[decision.reservation_id] = _Admitted(lease_ends_s, offer, request_id)
             self.metrics.admitted.labels(decision.lane).inc()
         else:
             self.offered.finish(offer, now_us, None, None, refused=True)
@@ -93,26 +127,14 @@ class Service:
         if settled and held is not None:
             refused = request.outcome in ("shed", "failed")
             self.offered.finish(
-                held[1], now_us, request.output_tokens, request.cached_tokens, refused=refused
+                held.offer, now_us, request.output_tokens, request.cached_tokens, refused=refused
             )
+            if self.recording:
+                self.recording.ended(
+                    held.request_id, now_us, request.output_tokens, request.cached_tokens, request.outcome
+                )
         (self.metrics.settled if settled else self.metrics.unsettled).inc()
         return settled
-
-    async def push(self, rows: Iterable[Any]) -> messages.TelemetryResponse:
-        """Take in rows of engine samples and request events."""
-        accepted = 0
-        refused = []
-        for number, row in enumerate(rows):
-            if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
-                await asyncio.sleep(0)
-            fault = self._take(row)
-            if fault is None:
-                accepted += 1
-                self.metrics.rows.inc()
-            else:
-                refused.append(messages.RefusedRow(row=number, reason=fault.reason))
-                self.metrics.rows_refused.labels(fault.kind).inc()
-        return messages.TelemetryResponse(accepted=accepted, refused=len(refused), refused_rows=refused)
 
     def forecast(self) -> messages.ForecastResponse:
         """What the last tick saw."""
@@ -124,7 +146,8 @@ class Service:
 
     def ready(self) -> messages.ReadyResponse:
         """Whether requests can be decided on, and by what."""
-        return views.ready(self.predictor, self.clock)
+        lake = None if self.writer is None else self.writer.state().last_error or "ok"
+        return views.ready(self.predictor, self.clock, lake)
 
     def gauges(self) -> Gauges:
         """What /metrics shows besides counters."""
@@ -149,13 +172,31 @@ class Service:
             caught_up = self.predictor.tick(now_us, now_s, tightened)
             if self.offered.ticked_s > before:
                 self.metrics.ticks.inc()
+                self._note_tick(now_us, now_s)
         except Exception as error:  # the predictor has noted why and released the gate: the rules go on
             self.metrics.tick_failures.inc()
             log.error("tick failed", exc_info=error)
         self._steer(now_s)
-        while self._admitted and next(iter(self._admitted.values()))[0] < now_s:
-            self._admitted.popitem(last=False)
+        while self._admitted and next(iter(self._admitted.values())).lease_ends_s < now_s:
+            _, held = self._admitted.popitem(last=False)
+            if self.recording:  # nobody said how it ended
+                self.recording.ended(held.request_id, now_us, None, None, "aborted")
         return caught_up
+
+    async def remember(self) -> None:
+        """Look up which requests of the last hour the lake has, so that none told again is stored twice."""
+        if self.settings.lake is None:
+            return
+        look = asyncio.to_thread(
+            recent_requests, self.settings.lake, self.clock.wall_us(), self.settings.max_recent_requests
+        )
+        try:
+            for source, request_id, ended in await asyncio.wait_for(look, START_PATIENCE_S):
+                self.elsewhere.remember(source, request_id, ended=ended)
+        except (InputError, duckdb.Error, OSError, TimeoutError) as error:
+            # The service decides all the same; /readyz tells as soon as rows can't be written.
+            reason = str(error) or f"no answer in {START_PATIENCE_S:g} s"
+            log.error("lake not read at the start", extra={"fields": {"reason": reason}})
 
     async def run(self) -> None:
         """Tick and save for as long as the service lives."""
@@ -167,17 +208,19 @@ class Service:
             await self.clock.sleep(pause_s if caught_up else 0.0)
 
     def close(self) -> None:
-        """Save the guard's state for the next start."""
+        """Save the guard's state for the next start, and write what was noted."""
         self._save(self._snapshot())
+        if self.recording:
+            self.recording.flush()
+        if self.writer:
+            self.writer.close()
 
-    def _take(self, row: Any) -> Fault | None:
-        parsed = telemetry.parse(row)
-        now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
-        if isinstance(parsed, Fault):
-            return parsed
-        if isinstance(parsed, messages.EngineSample):
-            return self.engine.take(parsed, now_us, now_s)
-        return self.elsewhere.take(parsed, now_us, now_s)
+    def _note_tick(self, now_us: int, now_s: float) -> None:
+        predictor = self.predictor
+        if self.recording and predictor.seen is not None:
+            state = predictor.status(now_us, now_s).state
+            self.recording.ticked(predictor.seen, state, predictor.target(now_s), self.bundle.version)
+            self.recording.judged(predictor.judged, self.offered.origin_us or 0)
 
     def _steer(self, now_s: float) -> None:
         """Move the gate towards what the last tick asked for: 0 once that tick is too old."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data.config import Target
 from data.errors import InputError
 from serving.controller.rules import Rules
 
@@ -19,6 +20,11 @@ class Settings:
         rules: the controller's rules.
         max_body_bytes: longest request body that is read.
         max_open_requests: requests observed elsewhere that may wait for their end at one time.
+        max_recent_requests: requests observed elsewhere that are known again when they are told twice.
+        lake: where offered load, decisions, forecasts and outcomes are recorded; None records nothing.
+        scrape: engines whose metrics are read.
+        source: name of this service's rows in the lake.
+        max_waiting_rows: rows that may wait for the lake; with more, senders are told to come back.
 
     """
 
@@ -28,9 +34,20 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
     max_body_bytes: int = 8 * 1024 * 1024
     max_open_requests: int = 100_000
+    max_recent_requests: int = 500_000
+    lake: str | None = None
+    scrape: tuple[Target, ...] = ()
+    source: str = "tidegate"
+    max_waiting_rows: int = 200_000
 
     def __post_init__(self) -> None:
-        for name in ("save_every_s", "max_body_bytes", "max_open_requests"):
+        for name in (
+            "save_every_s",
+            "max_body_bytes",
+            "max_open_requests",
+            "max_recent_requests",
+            "max_waiting_rows",
+        ):
             if not getattr(self, name) > 0:
                 raise InputError(f"Setting {name} must be over 0; got {getattr(self, name)!r}.")
         capacity = self.capacity_tokens_per_s

@@ -1,53 +1,90 @@
-"""Pushed telemetry: rows in, each taken in or refused with a reason."""
+"""The rows of pushed telemetry: a body into rows, each row checked, whole requests by the thousand."""
 
 import json
-from collections import OrderedDict
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import polars as pl
 from pydantic import ValidationError
 
-from serving.messages import ENGINE_SAMPLE, REQUEST_EVENT, Arrived, EngineSample, Finished
-from serving.offered import AHEAD_S, US, Offer, OfferedLoad
+from data.schema import LANES, OUTCOMES, UTC_US
+from serving.messages import (
+    ENGINE_SAMPLE,
+    MAX_TOKENS,
+    NAME_LENGTH,
+    REQUEST_EVENT,
+    Arrived,
+    Completed,
+    EngineSample,
+    Finished,
+)
 from serving.problems import faults
 
-MAX_HISTORY_S = 15 * 86_400
-"""History that may be replayed: two weeks show every period that is learned."""
+ROWS_AT_ONCE = 1_000
+"""Rows of a body that are dealt with in one go: some milliseconds, then decisions get their turn."""
+MAX_RAW = 2_000
+"""Characters that the quarantine keeps of a refused row."""
+
+TOKENS = ("prompt_tokens", "cached_tokens", "output_tokens", "max_tokens")
+TIMES: Mapping[str, str] = {"at": "arrived_at", "finished_at": "finished_at"}
+NAMES = ("request_id", "source", "tenant", "model", "session", "log_type", "retry_of")
+CHOICES: Mapping[str, Sequence[str]] = {"lane": LANES, "outcome": OUTCOMES}
+REQUIRED = ("request_id", "prompt_tokens", "at", "finished_at", "outcome")
+ISO_8601 = r"^20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-][01]\d:[0-5]\d)$"
+"""The usual way of writing a time; pydantic knows others, and what it takes the row-wise check takes."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_READ: Mapping[str, Any] = {
+    **dict.fromkeys(TOKENS, pl.Int64()),
+    **dict.fromkeys((*NAMES, *CHOICES, *TIMES), pl.String()),
+}
+_FIELDS = _READ.keys() | {"event"}
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a row was refused: a short name for counting, a sentence for people."""
+    """Why a row was refused: a short name for counting, a sentence for people, a broken line as it came."""
 
     kind: str
     reason: str
+    raw: str | None = None
 
 
-Row = EngineSample | Arrived | Finished
+Row = EngineSample | Arrived | Finished | Completed
+
+COMPLETED: Mapping[str, Any] = {
+    "row": pl.Int64(),
+    **{TIMES.get(name, name): UTC_US if name in TIMES else dtype for name, dtype in _READ.items()},
+}
+"""Columns of a frame of whole requests: place in the body and columns of the lake's requests."""
 
 
-def rows(body: bytes) -> Iterable[Any]:
-    """Rows of a JSON list, of one JSON object, or of lines of JSON; a line that is not JSON is a Fault.
+def slices(body: bytes) -> Iterator[list[Any]]:
+    """Rows of a JSON list, of one JSON object, or of lines of JSON, some at a time.
+
+    A line that is not JSON is a Fault.
 
     Raises:
-        ValueError: when a list can't be read at all; RecursionError: when it is nested too deep.
+        ValueError: when a list can't be read to its end; RecursionError: when it is nested too deep.
 
-    >>> list(rows(b'[{"queue_depth": 3}]')), list(rows(b'{"queue_depth": 3}'))
-    ([{'queue_depth': 3}], [{'queue_depth': 3}])
+    >>> list(slices(b'[{"queue_depth": 3}]')), list(slices(b'{"queue_depth": 3}'))
+    ([[{'queue_depth': 3}]], [[{'queue_depth': 3}]])
 
     """
-    if body.lstrip()[:1] == b"[":
-        listed: list[Any] = json.loads(body)
-        return listed
-    return (_line(line) for line in body.splitlines() if line.strip())
-
-
-def _line(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return Fault("invalid", f"the line is not JSON: {error}")
+    body = body.removeprefix(b"\xef\xbb\xbf")
+    rows: list[Any] = []
+    for row in _listed(body.decode()) if body.lstrip()[:1] == b"[" else _lines(body):
+        rows.append(row)
+        if len(rows) == ROWS_AT_ONCE:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
 
 
 def parse(row: Any) -> Row | Fault:
@@ -62,69 +99,145 @@ def parse(row: Any) -> Row | Fault:
         return Fault("invalid", "; ".join(faults(error)))
 
 
-class Elsewhere:
-    """Requests that were offered elsewhere and reported here: open ones by name, at most ``most`` of them."""
+def completed(rows: Sequence[Any], first: int = 0) -> tuple[pl.DataFrame, list[int]]:
+    """Whole requests among rows that are surely sound, and the places of all other rows.
 
-    def __init__(self, offered: OfferedLoad, most: int) -> None:
-        self.offered = offered
-        self.most = most
-        self.forgotten = 0
-        self._open: OrderedDict[str, Offer] = OrderedDict()
+    What this takes, `parse` takes with the same values; it takes no row that is written in an unusual way.
 
-    def take(self, event: Arrived | Finished, now_us: int, now_s: float) -> Fault | None:
-        """Take in an event; says why when it can't be."""
-        at_us = now_us if event.at is None else round(event.at.timestamp() * US)
-        if fault := self._untimely(event, at_us, now_us):
-            return fault
-        if isinstance(event, Finished):
-            return self._finished(event, at_us)
-        if event.request_id in self._open:
-            return Fault("duplicate", f"request_id {event.request_id!r} has arrived already and is open")
-        self._open[event.request_id] = self.offered.arrive(
-            at_us,
-            now_s,
-            event.prompt_tokens,
-            tenant=event.tenant,
-            lane=event.lane,
-            model=event.model,
-            log_type=event.log_type,
+    Args:
+        rows: values of a JSON body.
+        first: place of the first of them in the body.
+
+    Returns:
+        A frame with the columns `COMPLETED`, and places in ``rows`` to be checked one by one.
+
+    """
+    found = [
+        place
+        for place, row in enumerate(rows)
+        if type(row) is dict and row.get("event") == "request" and row.keys() <= _FIELDS
+    ]
+    columns = {name: [rows[place].get(name) for place in found] for name in _READ}
+    misfits = _misfits(columns)
+    if misfits:
+        columns = {name: [v for n, v in enumerate(vs) if n not in misfits] for name, vs in columns.items()}
+        found = [place for n, place in enumerate(found) if n not in misfits]
+    frame = (
+        pl.DataFrame(columns, schema=dict(_READ))
+        .with_columns(pl.Series("row", found, pl.Int64))
+        .with_columns(
+            pl.when(pl.col(name).str.contains(ISO_8601))
+            .then(pl.col(name))
+            .str.to_datetime("%+", time_unit="us", time_zone="UTC", strict=False)
+            .alias(column)
+            for name, column in TIMES.items()
         )
-        if len(self._open) > self.most:
-            self._open.popitem(last=False)
-            self.forgotten += 1
-        return None
+        .filter(_sound())
+    )
+    taken = set(frame["row"].to_list())
+    others = [place for place in range(len(rows)) if place not in taken]
+    return frame.select(list(COMPLETED)).with_columns(pl.col("row") + first), others
 
-    def _finished(self, event: Finished, at_us: int) -> Fault | None:
-        offer = self._open.get(event.request_id)
-        if offer is None:
-            return Fault(
-                "unknown_request", f"request_id {event.request_id!r} is not open: report its arrival first"
-            )
-        if event.cached_tokens is not None and event.cached_tokens > offer.prompt_tokens:
-            return Fault(
-                "invalid",
-                f"cached_tokens: {event.cached_tokens} is over the prompt's {offer.prompt_tokens} tokens",
-            )
-        del self._open[event.request_id]
-        refused = event.outcome in ("shed", "failed")
-        self.offered.finish(offer, at_us, event.output_tokens, event.cached_tokens, refused=refused)
-        return None
 
-    def _untimely(self, event: Arrived | Finished, at_us: int, now_us: int) -> Fault | None:
-        # An end is news whenever it comes; only an arrival belongs to its second.
-        refusal = self.offered.refusal(at_us, now_us)
-        if refusal == "ahead":
-            ahead_s = (at_us - now_us) / US
-            return Fault(
-                "ahead",
-                f"at: lies {ahead_s:.1f} s ahead of this service's clock, {AHEAD_S} s are let pass; "
-                "set the source's clock right",
+def as_frame(events: Sequence[tuple[int, Completed]]) -> pl.DataFrame:
+    """Whole requests that were checked one by one, with their places, as a frame like that of `completed`."""
+    return pl.DataFrame(
+        [
+            {
+                "row": place,
+                **{TIMES.get(name, name): getattr(event, name) for name in _READ if name not in TIMES},
+                **{column: micros(getattr(event, name)) for name, column in TIMES.items()},
+            }
+            for place, event in events
+        ],
+        schema=dict(COMPLETED),
+    )
+
+
+def micros(at: datetime) -> int:
+    """Microseconds since the Unix epoch, exactly."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def raw(row: Any) -> str:
+    """A row as the quarantine keeps it."""
+    if isinstance(row, Fault):
+        return (row.raw or "")[:MAX_RAW]
+    return json.dumps(row)[:MAX_RAW]
+
+
+def _lines(body: bytes) -> Iterator[Any]:
+    for line in body.splitlines():
+        if line.strip():
+            yield _line(line)
+
+
+def _line(line: bytes) -> Any:
+    try:
+        text = line.decode().strip()
+        row, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        return Fault("invalid", f"the line is not JSON: {error}", line[:MAX_RAW].decode(errors="replace"))
+    if end < len(text):
+        return Fault("invalid", f"the line is not JSON: more follows after character {end}", text[:MAX_RAW])
+    return row
+
+
+def _listed(text: str) -> Iterator[Any]:
+    """Elements of a JSON list one by one: in one piece a long one would hold decisions up."""
+    at = _skip(text, text.index("[") + 1)
+    if text[at : at + 1] != "]":
+        while True:
+            row, at = _DECODER.raw_decode(text, at)
+            yield row
+            at = _skip(text, at)
+            if text[at : at + 1] != ",":
+                break
+            at = _skip(text, at + 1)
+    if text[at : at + 1] != "]":
+        raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+    if _skip(text, at + 1) < len(text):
+        raise json.JSONDecodeError("Extra data", text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _misfits(columns: Mapping[str, list[Any]]) -> set[int]:
+    """Places with a value that a column of that type can't hold."""
+    misfits: set[int] = set()
+    for name, values in columns.items():
+        kind = int if name in TOKENS else str
+        if set(map(type, values)) - {kind, type(None)}:
+            misfits.update(n for n, value in enumerate(values) if type(value) not in (kind, type(None)))
+            values = [value for value in values if type(value) is kind]
+        known = list(filter(None, values))
+        if kind is int and known and not 0 < min(known) <= max(known) <= MAX_TOKENS:
+            misfits.update(
+                n for n, v in enumerate(columns[name]) if type(v) is int and not 0 <= v <= MAX_TOKENS
             )
-        if isinstance(event, Arrived) and now_us - at_us > MAX_HISTORY_S * US:
-            return Fault("late", f"at: is over {MAX_HISTORY_S // 86_400} days old; replay less history")
-        if refusal == "late" and isinstance(event, Arrived):
-            behind_s = (now_us - at_us) / US
-            return Fault(
-                "late", f"at: is {behind_s:.1f} s old and its second is closed; report arrivals sooner"
-            )
-        return None
+        if kind is str and not "".join(known).isascii():
+            misfits.update(n for n, v in enumerate(columns[name]) if type(v) is str and _lone(v))
+    return misfits
+
+
+def _lone(text: str) -> bool:
+    """True for half a surrogate pair: JSON can write it, UTF-8 can't."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _sound() -> pl.Expr:
+    """True for whole requests whose every value is in its range."""
+    within = [pl.col(name).is_not_null() for name in REQUIRED]
+    within += [pl.col(name).str.len_chars().is_between(1, NAME_LENGTH) for name in NAMES]
+    within += [~pl.col(name).str.contains("\0", literal=True) for name in NAMES]
+    within += [pl.col(name).is_in(list(choices)) for name, choices in CHOICES.items()]
+    within += [pl.col(column).is_not_null() for column in TIMES.values()]
+    within += [
+        pl.col("max_tokens") >= 1,
+        pl.col("cached_tokens") <= pl.col("prompt_tokens"),
+        pl.col("finished_at") >= pl.col("arrived_at"),
+    ]
+    return pl.all_horizontal(condition.fill_null(True) for condition in within)

@@ -79,7 +79,7 @@ def report(predictor: Predictor, clock: Clock) -> messages.ReportResponse:
     )
 
 
-def ready(predictor: Predictor, clock: Clock) -> messages.ReadyResponse:
+def ready(predictor: Predictor, clock: Clock, lake: str | None) -> messages.ReadyResponse:
     """What decides; the rules alone are enough to be ready."""
     status = predictor.status(clock.wall_us(), clock.monotonic_s())
     return messages.ReadyResponse(
@@ -87,6 +87,7 @@ def ready(predictor: Predictor, clock: Clock) -> messages.ReadyResponse:
         deciding_by="rules and forecast" if status.state == "active" else "rules",
         bundle=predictor.bundle.version,
         providers=predictor.bundle.providers,
+        lake=lake,
         predictor=status.state,
         reason=status.reason,
     )

@@ -84,9 +84,22 @@ def serve(
     state: Annotated[Path, typer.Option(help="Where the false-alarm budget outlives a restart.")] = Path(
         "var/serve/guard.json"
     ),
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            help="Lake that offered load, decisions, forecasts and outcomes are recorded in, by default the "
+            "configuration's or var/lake; '' records nothing."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file: its lake, and the engines that are scraped.")
+    ] = None,
 ) -> None:
     """Run the online service until SIGTERM or SIGINT."""
+    from data.config import Telemetry, read
     from serving.server import serve as run
     from serving.settings import Settings
 
-    run(bundle, Settings(state_file=state), host, port)
+    telemetry = Telemetry() if config is None else read(config)
+    location = telemetry.lake if lake is None else lake
+    run(bundle, Settings(state_file=state, lake=location or None, scrape=telemetry.scrape), host, port)

@@ -176,7 +176,14 @@ def test_engine_samples_move_backpressure_and_grow_stale(client: Client) -> None
     told = client.telemetry(
         [{"queue_depth": 64, "queue_capacity": 64, "kv_cache_hit_rate": 0.0, "gpu_util": 0.5}]
     )
-    assert told == {"accepted": 1, "refused": 0, "refused_rows": []}
+    assert told == {
+        "accepted": 1,
+        "duplicates": 0,
+        "refused": 0,
+        "refused_rows": [],
+        "stored": False,
+        "clock_ahead_s": None,
+    }
     assert client.metric("tidegate_backpressure") == pytest.approx(0.6)
     assert client.metric("tidegate_gpu_util") == 0.5
     client.clock.advance(RULES.engine_stale_s + 0.1)

@@ -26,11 +26,13 @@ def test_the_service_starts_without_the_training_stack() -> None:
     assert FORBIDDEN & set(loaded.split()) == set()
 
 
-def start(bundle: Path, state: Path) -> tuple[subprocess.Popen[str], str]:
+def start(bundle: Path, state: Path, lake: str = "") -> tuple[subprocess.Popen[str], str]:
     """The service in a process of its own, by its command; its first log line names the port."""
     command = [sys.executable, "-m", "pipeline.cli", "serve", "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--bundle", str(bundle), "--state", str(state)], stderr=subprocess.PIPE, text=True
+        [*command, "--bundle", str(bundle), "--state", str(state), "--lake", lake],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stderr is not None
     line = json.loads(process.stderr.readline())
