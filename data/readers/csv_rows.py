@@ -39,7 +39,10 @@ def csv_rows(path: Path, header: Sequence[str], header_line: int, block_bytes: i
 
 def _plain_csv(block: Block, header: Sequence[str]) -> Rows | None:
     """The block by the fast parser, or None unless every line plainly has one field per column."""
-    if block.long or len(header) == 1 or b'"' in block.text or block.text.startswith(PACKED):
+    text = block.text
+    if block.long or len(header) == 1 or b'"' in text or text.startswith(PACKED):
+        return None
+    if text.count(b"\r") != text.count(b"\r\n"):
         return None
     schema = dict.fromkeys(header, pl.String)
     try:

@@ -68,12 +68,15 @@ def sniff(path: str | Path) -> Format:
 
 def inspect(path: Path, mapping: Mapping | None = None) -> Sniffed:
     """The format, and what its first line says about the columns; with a mapping, that of the mapping."""
-    if not path.exists():
-        raise InputError(f"{path} doesn't exist; give the path of a trace file")
-    if not path.is_file():
-        raise InputError(f"{path} is not a file; give the path of one trace file")
-    with path.open("rb") as file:
-        start = file.read(6)
+    try:
+        if not path.exists():
+            raise InputError(f"{path} doesn't exist; give the path of a trace file")
+        if not path.is_file():
+            raise InputError(f"{path} is not a file; give the path of one trace file")
+        with path.open("rb") as file:
+            start = file.read(6)
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}; give the path of a trace file") from error
     if start[:4] == b"PAR1":
         return _inspect_parquet(path, mapping)
     for mark, what in PACKED.items():

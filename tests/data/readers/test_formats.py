@@ -148,7 +148,7 @@ def test_an_unknown_key_on_a_later_line_is_not_lost(tmp_path: Path) -> None:
     assert reasons == ["unknown key 'tenent'", "the line is not a JSON object but list"]
 
 
-text = st.text("ab1.-'\t; ", max_size=3)
+text = st.text("ab1.-'\t; #\x00", max_size=3)
 
 
 @settings(max_examples=80)
@@ -160,6 +160,17 @@ def test_the_fast_and_the_careful_parser_agree(rows: list[tuple[str, str, str]])
     assert fast is not None
     assert fast.values.equals(careful.values)
     assert careful.values.drop(LINE).rows() == [tuple(field or None for field in row) for row in rows]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_lone_carriage_return_is_no_line_break_whichever_parser_reads_it(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "own.csv"
+    for quoted in ("b", '"b"'):
+        rows = ("request_id,arrived_at,prompt_tokens,tenant", "a,1,5,x\ry", f"{quoted},2,5,z", "")
+        path.write_bytes(end.join(rows).encode())
+        trace = load_trace(path)
+        assert trace.requests["request_id"].to_list() == ["b"]
+        assert "new-line character" in trace.quarantined["reason"].item()
 
 
 def test_spaces_after_commas_are_dropped_where_the_header_has_them(tmp_path: Path) -> None:

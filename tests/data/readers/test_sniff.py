@@ -49,6 +49,8 @@ def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
         sniff(tmp_path)
     with pytest.raises(InputError, match="doesn't exist"):
         sniff(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="can't be read: File name too long"):
+        sniff(tmp_path / ("x" * 5_000))
 
 
 def test_a_broken_first_line_does_not_hide_the_format(tmp_path: Path) -> None:
