@@ -30,6 +30,7 @@ class Run:
 
     async def __aenter__(self) -> "Run":
         self._task = asyncio.create_task(self.scraper.run())
+        await asyncio.sleep(0)  # it starts before time moves
         return self
 
     async def __aexit__(self, *_: object) -> None:
