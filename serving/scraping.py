@@ -58,7 +58,11 @@ class Scraping:
 
     async def run(self) -> None:
         """Scrape until cancelled."""
-        await self._scraper.run()
+        try:
+            await self._scraper.run()
+        except Exception as error:  # the engines will be stale soon, thus unknown: someone must hear why
+            log.error("scraping has ended", exc_info=error)
+            raise
 
     def describe(self) -> list[Metric]:
         """Nothing to describe before the first scrape."""

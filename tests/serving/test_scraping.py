@@ -63,3 +63,16 @@ def test_a_target_that_is_scraped_too_seldom_is_named(caplog: pytest.LogCaptureF
     targets = [Target(name=f"every-{s}-s", url="http://host/metrics", interval_s=s) for s in (5, 60)]
     Scraping(targets, engine, SystemClock())
     assert [record.__dict__["fields"]["target"] for record in caplog.records] == ["every-60-s"]
+
+
+def test_scraping_that_breaks_is_heard_of(caplog: pytest.LogCaptureFixture):
+    def broken(_: pl.DataFrame) -> None:
+        raise RuntimeError("no room")
+
+    with serving() as server:
+        target = Target(name="pool", url=server.url(), interval_s=0.05, timeout_s=10.0)
+        scraping = Scraping([target], Engine(Controller(Rules())), SystemClock(), broken)
+        with pytest.raises(ExceptionGroup) as raised:
+            asyncio.run(asyncio.wait_for(scraping.run(), 20.0))
+    assert raised.group_contains(RuntimeError, match="no room")
+    assert [record.message for record in caplog.records] == ["scraping has ended"]
