@@ -126,15 +126,18 @@ def draw_trace(
 @app.command("list")
 def list_traces() -> None:
     """Public traces that can be fetched, with their licences."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from data.catalogue import TRACES
 
-    table = Table("name", "requests", "pinned", "licence", "cite")
+    table = Table(Column("name", no_wrap=True), "requests", "pinned", "licence")
     for trace in TRACES:
         requests = "" if trace.requests is None else f"{trace.requests:,}"
-        table.add_row(trace.name, requests, "yes" if trace.pin else "no", trace.licence, trace.citation)
+        table.add_row(trace.name, requests, "yes" if trace.pin else "no", trace.licence)
     console.print(table)
+    for citation in dict.fromkeys(trace.citation for trace in TRACES):
+        names = ", ".join(trace.name for trace in TRACES if trace.citation == citation)
+        say(f"{names}: cite {citation}")
 
 
 @app.command("fetch")

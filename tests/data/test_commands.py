@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from data.catalogue import TRACES
 from data.lake import Lake
 
 
@@ -86,7 +87,7 @@ def test_a_near_empty_head_is_warned_of(tmp_path: Path) -> None:
 def test_traces(tmp_path: Path) -> None:
     listed = tidegate("traces", "list")
     assert listed.returncode == 0
-    assert "mooncake-toolagent" in listed.stdout
+    assert all(trace.name in listed.stdout and trace.citation in listed.stdout for trace in TRACES)
     unknown = tidegate("traces", "fetch", "azure", "--to", tmp_path / "traces")
     assert unknown.returncode == 2
     assert "trace must be one of azure-2023-code" in unknown.stderr
