@@ -29,8 +29,8 @@ Files = dict[str, list[Path]]
 class IngestSummary:
     """Where the rows of a file went: rows == stored + quarantined + duplicates.
 
-    `warnings` are sentences about the trace; `semi_synthetic` says that its arrivals were drawn from a fitted
-    model. Both are about the file, so a file that was ingested before has them too, as far as it was read.
+    `warnings` are sentences about the trace; a file that was ingested before is not read again and has none.
+    `semi_synthetic` says that its arrivals were drawn from a fitted model.
     """
 
     rows: int

@@ -59,8 +59,10 @@ def test_edges_between_equal_windows_leave_no_mark() -> None:
     between = np.diff(at)
     crossing = at[:-1] // WINDOW_S != at[1:] // WINDOW_S
     assert between.mean() == pytest.approx(20, rel=0.01)
-    # Gaps that contain a given moment are longer: by cv^2 = 1/25.
+    # Gaps that contain a given moment are longer, by cv^2 = 1/25, and as even as Gamma gaps of shape 26 are;
+    # a process that starts anew at the edge would make them twice as uneven.
     assert between[crossing].mean() == pytest.approx(20 * (1 + 1 / 25), rel=0.015)
+    assert between[crossing].std() == pytest.approx(20 * 26**0.5 / 25, rel=0.05)
     place = at % WINDOW_S
     first_bins = np.histogram(place, bins=30, range=(0, WINDOW_S))[0]
     assert first_bins[0] == pytest.approx(first_bins.mean(), rel=0.06)
