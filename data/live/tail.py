@@ -13,8 +13,8 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 READ_BYTES = 4 << 20
 """Bytes of one batch."""
@@ -71,7 +71,7 @@ class Tail:
     def __init__(self, path: Path, position: Position | None = None) -> None:
         self.path = path
         self.position = position
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
 
     def close(self) -> None:
         """Let go of the file."""
@@ -85,25 +85,29 @@ class Tail:
         Raises OSError for a path that exists and can't be read.
         """
         notes: list[str] = []
-        if self._file and self.position and not _continues(self._file, self.position):
-            self.close()  # truncated: the lines up to there may lie in a copy
         if not self._file and not self._open(notes):
             return Lines((), self.position, tuple(notes))
         file, position = self._opened()
         file.seek(position.offset)
         block = file.read(READ_BYTES)
+        if not _continues(file, position):  # truncated, perhaps just now: the lines may lie in a copy
+            self.close()
+            return self._more(notes)
         lines, after = _split(block, position)
         if after.offset == position.offset and (following := self._following()):
             lines, after = _rest(block, position)
             self._move(following)
             if lines:  # the last line of a file that is done, without a line break
                 return Lines(lines, self.position, tuple(notes), behind=True)
-            more = self.read()
-            return replace(more, notes=(*notes, *more.notes))
+            return self._more(notes)
         self.position = _with_head(file, after, position.offset + len(block))
         return Lines(lines, self.position, tuple(notes), behind=len(block) == READ_BYTES)
 
-    def _opened(self) -> tuple[BinaryIO, Position]:
+    def _more(self, notes: list[str]) -> Lines:
+        more = self.read()
+        return replace(more, notes=(*notes, *more.notes))
+
+    def _opened(self) -> tuple[FileIO, Position]:
         if self._file is None or self.position is None:
             raise RuntimeError("no file is open")
         return self._file, self.position
@@ -131,12 +135,12 @@ class Tail:
         self._move(file)
         return True
 
-    def _move(self, file: BinaryIO) -> None:
+    def _move(self, file: FileIO) -> None:
         self.close()
         status = os.fstat(file.fileno())
         self._file, self.position = file, Position(status.st_dev, status.st_ino)
 
-    def _following(self) -> BinaryIO | None:
+    def _following(self) -> FileIO | None:
         """The file after the open one, once it holds something: until then the open one may still grow."""
         done = os.fstat(self._opened()[0].fileno())
         path = _stat(self.path)
@@ -166,14 +170,15 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _try_open(path: Path) -> BinaryIO | None:
+def _try_open(path: Path) -> FileIO | None:
+    """The file, unbuffered: a buffer would show what stood there before the file was truncated."""
     try:
-        return path.open("rb")
+        return path.open("rb", buffering=0)
     except FileNotFoundError:
         return None
 
 
-def _continues(file: BinaryIO, position: Position) -> bool:
+def _continues(file: FileIO, position: Position) -> bool:
     """True when the file begins as the one of the position did, and reaches as far."""
     status = os.fstat(file.fileno())
     if not position.head_bytes:  # nothing to tell it by
@@ -183,7 +188,7 @@ def _continues(file: BinaryIO, position: Position) -> bool:
     return head == position.head and status.st_size >= max(position.offset, position.head_bytes)
 
 
-def _with_head(file: BinaryIO, position: Position, seen: int) -> Position:
+def _with_head(file: FileIO, position: Position, seen: int) -> Position:
     """The position with as much of the file's head as was seen: a partial line tells a file as well."""
     size = min(HEAD_BYTES, seen)
     if size <= position.head_bytes:

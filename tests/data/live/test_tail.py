@@ -116,6 +116,16 @@ def test_a_truncated_file_that_has_grown_past_the_old_place_is_noticed(follow, l
     assert "lines of access.log after line 1 may be lost" in batch.notes[0]
 
 
+def test_a_truncation_right_after_a_look_is_noticed_though_the_file_has_grown_past_the_old_place(follow, log):
+    write(log, f"one {'x' * 20_000}\n")
+    tail = follow(log)
+    assert len(tail.read().lines) == 1
+    with log.open("r+") as file:  # in place, as copying and truncating does
+        file.truncate()
+        file.write("".join(f"two {n}\n" for n in range(5_000)))
+    assert texts(tail) == [f"two {n}" for n in range(5_000)]
+
+
 def test_rotations_while_nobody_followed_are_read_in_order(follow, log, tmp_path):
     write(log, "one\n", 1000)
     position = follow(log).read().position
