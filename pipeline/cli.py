@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from data.errors import InputError
-from pipeline.commands import collect, doctor, forecasts, traces
+from pipeline.commands import collect, doctor, forecasts, lake, traces
 from pipeline.terminal import errors
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("serve")(forecasts.serve)
 app.command("collect")(collect.collect)
 app.command("doctor")(doctor.doctor)
 app.add_typer(traces.app, name="traces")
+app.add_typer(lake.app, name="lake")
 
 
 def main() -> None:

@@ -82,9 +82,7 @@ class Lake:
     def close(self) -> None:
         """Close the connection."""
         self.db.close()
-        if self._staging:
-            self._staging.close()
-            self._staging = None
+        self.end_staging()
 
     def append(self, table: str, frame: pl.DataFrame) -> None:
         """Append rows; columns match by name, and those that the frame lacks are null."""
@@ -134,6 +132,20 @@ class Lake:
 
         return self._retried(ask)
 
+    def execute(self, sql: str, parameters: dict[str, object] | None = None) -> int:
+        """Run a statement that copies, inserts or deletes, as a transaction of its own; the rows it counted.
+
+        Raises:
+            StorageError: when a disk is full.
+
+        """
+
+        def run() -> int:
+            row = self.db.execute(sql, parameters or {}).fetchone()
+            return int(row[0]) if row else 0
+
+        return self._retried(run)
+
     def transact(self, write: Callable[[], T]) -> T:
         """Run `write` as one transaction: all of it or nothing.
 
@@ -154,7 +166,7 @@ class Lake:
     def new_file(self, table: str) -> Path:
         """A free path for a Parquet file of this table, to be handed to `add_files`.
 
-        Until the lake is closed, maintenance leaves files alone that no table knows.
+        Until `end_staging` or `close`, maintenance leaves files alone that no table knows.
         """
         if self._staging is None:
             self._staging = (self.location.locks / "staging.lock").open("w")
@@ -162,6 +174,12 @@ class Lake:
         folder = self.data / "main" / table
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"tidegate-{uuid.uuid4().hex}.parquet"
+
+    def end_staging(self) -> None:
+        """Say that every file that was asked for is part of a table or removed."""
+        if self._staging:
+            self._staging.close()
+            self._staging = None
 
     def stage(self, table: str, frame: pl.DataFrame) -> list[Path]:
         """Write rows to new files, one a UTC day, to be handed to `add_files`; on failure none is left.
