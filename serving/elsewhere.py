@@ -10,7 +10,7 @@ from polars.datatypes import DataType
 
 from data.schema import TABLES
 from serving.messages import Arrived, Finished
-from serving.offered import AHEAD_S, US, Offer, OfferedLoad
+from serving.offered import AHEAD_S, BEHIND_S, REFUSED, US, Offer, OfferedLoad
 from serving.recent import Recent
 from serving.telemetry import Fault
 
@@ -18,11 +18,7 @@ MAX_HISTORY_S = 15 * 86_400
 """History that may be replayed: two weeks show every period that is learned."""
 WATERMARK_S = 60
 """A whole request may be told this long after its end; later it is late."""
-REFUSED = ("shed", "failed")
-"""Outcomes without an answer."""
-
 _TYPES: Mapping[str, Mapping[str, DataType]] = {table.name: table.polars for table in TABLES}
-_FACTS = ("prompt_tokens", "cached_tokens", "output_tokens", "tenant", "lane", "model", "log_type", "outcome")
 
 
 @dataclass(slots=True)
@@ -179,27 +175,20 @@ class Elsewhere:
             now_s: monotonic time in seconds.
 
         """
-        names = [_name(*of) for of in frame.select("source", "request_id").iter_rows()]
-        facts = frame.select("row", pl.col("arrived_at", "finished_at").to_physical(), *_FACTS).iter_rows()
-        offered, counted, stored, stores = self.offered, self._counted, self._stored, self.stores
-        kept = []
-        for number, (name, fact) in enumerate(zip(names, facts, strict=True)):
-            place, at_us, end_us, prompt, cached, output, tenant, lane, model, log_type, outcome = fact
+        counted, stored, stores = self._counted, self._stored, self.stores
+        counts, keeps = [], []
+        checks = frame.select(_named(), self._doubtful(now_us)).iter_rows()
+        for number, (name, doubtful) in enumerate(checks):
             is_counted, is_stored = name in counted, stores and name in stored
-            fault = None if is_counted else self._untimely(at_us, end_us, now_us)
+            fault = self._fault(frame, number, now_us) if doubtful and not is_counted else None
             if name in self._open:
-                fault = Fault(
-                    "invalid", "the request has arrived already and is open: report its end as finished"
-                )
+                reason = "the request has arrived already and is open: report its end as finished"
+                fault = Fault("invalid", reason)
             if fault and not is_stored:
-                batch.faults.append((place, fault))
+                batch.faults.append((frame["row"][number], fault))
                 continue
             if not (is_counted or fault):
-                offer = offered.arrive(
-                    at_us, now_s, prompt, tenant=tenant, lane=lane, model=model, log_type=log_type
-                )
-                if end_us is not None:
-                    offered.finish(offer, end_us, output, cached, refused=outcome in REFUSED)
+                counts.append(number)
                 counted.add(name)
             if is_stored or (is_counted and not stores):
                 batch.duplicates += 1
@@ -208,9 +197,10 @@ class Elsewhere:
             if stores:
                 stored.add(name)
                 batch.arrivals.append(name)
-                kept.append(number)
-        if kept:
-            batch.keep("requests", frame[kept].drop("row"))
+                keeps.append(number)
+        self.offered.completed(frame if len(counts) == len(frame) else frame[counts], now_s)
+        if keeps:
+            batch.keep("requests", frame[keeps].drop("row"))
 
     def _forget(self) -> None:
         if len(self._open) > self.most:
@@ -227,6 +217,18 @@ class Elsewhere:
             f"at: lies {ahead_s:.1f} s ahead of this service's clock, {AHEAD_S} s are let pass; "
             "set the source's clock right",
         )
+
+    def _doubtful(self, now_us: int) -> pl.Expr:
+        """True for whole requests that may be untimely: `_untimely` has the last word, and the reason."""
+        at_us, end_us = (pl.col(name).to_physical() for name in ("arrived_at", "finished_at"))
+        closed_us = (self.offered.origin_us or 0) + (self.offered.ticked_s - BEHIND_S) * US
+        ahead = pl.max_horizontal(at_us, end_us) > now_us + AHEAD_S * US
+        late = (at_us < closed_us) & (end_us < now_us - WATERMARK_S * US)
+        return ahead | late | (at_us < now_us - MAX_HISTORY_S * US)
+
+    def _fault(self, frame: pl.DataFrame, number: int, now_us: int) -> Fault | None:
+        at_us, end_us = frame[number].select(pl.col("arrived_at", "finished_at").to_physical()).row(0)
+        return self._untimely(at_us, end_us, now_us)
 
     def _untimely(self, at_us: int, end_us: int | None, now_us: int) -> Fault | None:
         """Why a request can't be counted that arrived at one time and, told as a whole, ended at another."""
@@ -253,3 +255,9 @@ class Elsewhere:
 def _name(source: str, request_id: str) -> str:
     """One name for both, which no other pair has."""
     return f"{len(source)}:{source}{request_id}"
+
+
+def _named() -> pl.Expr:
+    """`_name` of every row of a frame."""
+    source = pl.col("source")
+    return pl.format("{}:{}{}", source.str.len_chars(), source, pl.col("request_id"))

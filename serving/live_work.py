@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from features.bins import WorkBins
 
@@ -64,6 +65,33 @@ class LiveWork:
         for outputs in (self._outputs.setdefault(flow, _Outputs()), self._everyone):
             outputs.requests += 1
             outputs.tokens += output_tokens
+
+    def completed(
+        self,
+        seconds: NDArray[np.int64],
+        flows: NDArray[np.int64],
+        realised_tokens: NDArray[np.int64],
+        output_tokens: NDArray[np.int64],
+    ) -> None:
+        """`arrive` and `finish` of whole requests, each array of shape (requests,)."""
+        self._make_room(int(seconds.max()))
+        kept = seconds >= self._end_s - KEEP_S
+        np.add.at(self._work, seconds[kept] % KEEP_S, realised_tokens[kept])
+        minutes, at = np.unique(seconds // 60, return_inverse=True)
+        sums = np.zeros((len(minutes), 3), dtype=np.int64)
+        np.add.at(sums, at, np.column_stack([np.ones_like(at), realised_tokens, realised_tokens**2]))
+        for minute, added in zip(minutes.tolist(), sums.tolist(), strict=True):
+            moments = self._minutes.setdefault(minute, [0, 0, 0])
+            moments[:] = [one + more for one, more in zip(moments, added, strict=True)]
+        known, of = np.unique(flows, return_inverse=True)
+        outputs = np.zeros(len(known), dtype=np.int64)
+        np.add.at(outputs, of, output_tokens)
+        for flow, requests, tokens in zip(
+            known.tolist(), np.bincount(of).tolist(), outputs.tolist(), strict=True
+        ):
+            for learned in (self._outputs.setdefault(flow, _Outputs()), self._everyone):
+                learned.requests += requests
+                learned.tokens += tokens
 
     def bins(self, start_s: int, end_s: int) -> WorkBins:
         """Work of the seconds from ``start_s`` up to before ``end_s``, at most `KEEP_S` of the latest.

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import polars as pl
 from numpy import float32
 from numpy.typing import NDArray
 
@@ -20,6 +22,15 @@ REPLAY_PATIENCE_S = 30.0
 """...or until no event has come for this long."""
 
 Refusal = Literal["ahead", "late"]
+
+REFUSED = ("shed", "failed")
+"""Outcomes without an answer."""
+
+_FACTS = (
+    pl.col("arrived_at", "finished_at").to_physical(),
+    pl.col("prompt_tokens", "cached_tokens", "output_tokens", "tenant", "lane", "model", "log_type"),
+    pl.col("outcome").is_in(REFUSED).fill_null(False),
+)
 
 
 @dataclass(slots=True)
@@ -86,6 +97,51 @@ class OfferedLoad:
         self._heard_s = heard_s
         second = self.second(at_us)
         return Offer(second, flow, prompt_tokens, self.work.arrive(second, flow, prompt_tokens))
+
+    def completed(self, requests: pl.DataFrame, heard_s: float) -> None:
+        """Count whole requests as `arrive` and `finish` would, first those whose output is known.
+
+        Args:
+            requests: columns of the lake's requests; arrivals and ends are known.
+            heard_s: our monotonic time.
+
+        """
+        told = requests.filter(pl.col("output_tokens").is_not_null())
+        if told.height:
+            self._heard_s = heard_s
+            self._told(told.with_columns(pl.col("cached_tokens").fill_null(0)))
+        for fact in requests.filter(pl.col("output_tokens").is_null()).select(_FACTS).iter_rows():
+            at_us, end_us, prompt, cached, _, tenant, lane, model, log_type, refused = fact
+            offer = self.arrive(
+                at_us, heard_s, prompt, tenant=tenant, lane=lane, model=model, log_type=log_type
+            )
+            self.finish(offer, end_us, None, cached, refused=refused)
+
+    def _told(self, requests: pl.DataFrame) -> None:
+        """Count whole requests whose every count is known."""
+        origin_us = requests["arrived_at"].to_physical()[0] if self.origin_us is None else self.origin_us
+        open_us = origin_us + self.ticked_s * US
+        at_us, end_us = (pl.col(name).to_physical() for name in ("arrived_at", "finished_at"))
+        late = (at_us - origin_us) // US < self.ticked_s - BEHIND_S
+        opened = requests.with_columns(
+            pl.when(late).then(at_us).otherwise(pl.max_horizontal(at_us, open_us)).alias("arrived_at"),
+            pl.max_horizontal(end_us, open_us).alias("finished_at"),
+        )
+        live, flows = self.live, []
+        for fact in opened.select(_FACTS).iter_rows():
+            at, end, prompt, cached, output, tenant, lane, model, log_type, refused = fact
+            flow = live.arrive(at, prompt, tenant=tenant, lane=lane, model=model, log_type=log_type)
+            live.finish(end, flow, prompt, cached, output, refused=refused)
+            flows.append(flow)
+        newest_us = int(opened["arrived_at"].max())  # type: ignore[arg-type]
+        self._newest_us = max(newest_us, self._newest_us or newest_us)
+        realised = opened["prompt_tokens"] - opened["cached_tokens"] + opened["output_tokens"]
+        self.work.completed(
+            ((opened["arrived_at"] - origin_us) // US).to_numpy(),
+            np.array(flows),
+            realised.to_numpy(),
+            opened["output_tokens"].to_numpy(),
+        )
 
     def finish(
         self, offer: Offer, at_us: int, output_tokens: int | None, cached_tokens: int | None, *, refused: bool

@@ -112,19 +112,20 @@ def completed(rows: Sequence[Any], first: int = 0) -> tuple[pl.DataFrame, list[i
         A frame with the columns `COMPLETED`, and places in ``rows`` to be checked one by one.
 
     """
-    found = [
-        place
-        for place, row in enumerate(rows)
-        if type(row) is dict and row.get("event") == "request" and row.keys() <= _FIELDS
-    ]
-    columns = {name: [rows[place].get(name) for place in found] for name in _READ}
+    found = [n for n, row in enumerate(rows) if type(row) is dict and row.get("event") == "request"]
+    present: set[str] = set().union(*(rows[place] for place in found))
+    if not present <= _FIELDS:
+        found = [place for place in found if rows[place].keys() <= _FIELDS]
+    names = [name for name in _READ if name in present]
+    columns = {name: [rows[place].get(name) for place in found] for name in names}
     misfits = _misfits(columns)
     if misfits:
         columns = {name: [v for n, v in enumerate(vs) if n not in misfits] for name, vs in columns.items()}
         found = [place for n, place in enumerate(found) if n not in misfits]
+    if not found or not present.issuperset(REQUIRED):
+        return pl.DataFrame(schema=dict(COMPLETED)), list(range(len(rows)))
     frame = (
-        pl.DataFrame(columns, schema=dict(_READ))
-        .with_columns(pl.Series("row", found, pl.Int64))
+        pl.DataFrame({"row": found, **columns}, schema={"row": pl.Int64()} | {n: _READ[n] for n in names})
         .with_columns(
             pl.when(pl.col(name).str.contains(ISO_8601))
             .then(pl.col(name))
@@ -132,11 +133,13 @@ def completed(rows: Sequence[Any], first: int = 0) -> tuple[pl.DataFrame, list[i
             .alias(column)
             for name, column in TIMES.items()
         )
-        .filter(_sound())
+        .filter(_sound(present))
     )
     taken = set(frame["row"].to_list())
     others = [place for place in range(len(rows)) if place not in taken]
-    return frame.select(list(COMPLETED)).with_columns(pl.col("row") + first), others
+    absent = [pl.lit(None, dtype).alias(name) for name, dtype in _READ.items() if name not in present]
+    frame = frame.with_columns(pl.col("row") + first, *absent)
+    return frame.select(list(COMPLETED)), others
 
 
 def as_frame(events: Sequence[tuple[int, Completed]]) -> pl.DataFrame:
@@ -228,16 +231,16 @@ def _lone(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _sound() -> pl.Expr:
-    """True for whole requests whose every value is in its range."""
-    within = [pl.col(name).is_not_null() for name in REQUIRED]
-    within += [pl.col(name).str.len_chars().is_between(1, NAME_LENGTH) for name in NAMES]
-    within += [~pl.col(name).str.contains("\0", literal=True) for name in NAMES]
-    within += [pl.col(name).is_in(list(choices)) for name, choices in CHOICES.items()]
-    within += [pl.col(column).is_not_null() for column in TIMES.values()]
-    within += [
-        pl.col("max_tokens") >= 1,
-        pl.col("cached_tokens") <= pl.col("prompt_tokens"),
-        pl.col("finished_at") >= pl.col("arrived_at"),
-    ]
+def _sound(present: set[str]) -> pl.Expr:
+    """True for whole requests whose every value is in its range, of a frame with these columns."""
+    within = [pl.col(name).is_not_null() for name in (*REQUIRED, *TIMES.values())]
+    for name in present & set(NAMES):
+        within.append(pl.col(name).str.len_chars().is_between(1, NAME_LENGTH))
+        within.append(~pl.col(name).str.contains("\0", literal=True))
+    within += [pl.col(name).is_in(list(CHOICES[name])) for name in CHOICES if name in present]
+    within.append(pl.col("finished_at") >= pl.col("arrived_at"))
+    if "max_tokens" in present:
+        within.append(pl.col("max_tokens") >= 1)
+    if "cached_tokens" in present:
+        within.append(pl.col("cached_tokens") <= pl.col("prompt_tokens"))
     return pl.all_horizontal(condition.fill_null(True) for condition in within)

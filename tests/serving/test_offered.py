@@ -1,0 +1,78 @@
+from datetime import timedelta
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.schema import LANES, OUTCOMES, POLARS_REQUESTS
+from serving.offered import REFUSED, US, OfferedLoad
+
+NOW_US = 1_700_000_000_000_000
+
+whole = st.fixed_dictionaries(
+    {
+        "arrived_at": st.integers(-30 * US, 200 * US).map(lambda us: NOW_US + us),
+        "took": st.integers(0, 100 * US),
+        "prompt_tokens": st.integers(100, 9_000),
+        "cached_tokens": st.none() | st.integers(0, 100),
+        "output_tokens": st.integers(0, 900),
+        "tenant": st.sampled_from([None, "a", "b"]),
+        "lane": st.sampled_from([None, *LANES]),
+        "outcome": st.sampled_from(OUTCOMES),
+    }
+)
+
+
+def frame(rows: list[dict]) -> pl.DataFrame:
+    full = [{**row, "finished_at": row["arrived_at"] + row["took"]} for row in rows]
+    for row in full:
+        del row["took"]
+    return pl.DataFrame(full, schema=POLARS_REQUESTS)
+
+
+def one_by_one(offered: OfferedLoad, rows: list[dict]) -> None:
+    for row in rows:
+        facts = {name: row[name] for name in ("tenant", "lane")}
+        at_us = row["arrived_at"]
+        offer = offered.arrive(at_us, 1.0, row["prompt_tokens"], model=None, log_type=None, **facts)
+        refused = row["outcome"] in REFUSED
+        end_us = at_us + row["took"]
+        offered.finish(offer, end_us, row["output_tokens"], row["cached_tokens"], refused=refused)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(whole, max_size=12), min_size=1, max_size=4), st.booleans())
+def test_whole_requests_at_once_count_like_their_parts_to_the_last_bit(
+    batches: list[list[dict]], ticking: bool
+) -> None:
+    at_once, parts = OfferedLoad(), OfferedLoad()
+    for number, rows in enumerate(batches):
+        at_once.completed(frame(rows), 1.0)
+        one_by_one(parts, rows)
+        if ticking and parts.origin_us is not None:
+            t_s = 60 * (number + 1)
+            assert at_once.features(t_s).tobytes() == parts.features(t_s).tobytes()
+    assert at_once.origin_us == parts.origin_us
+    assert at_once.live.late == parts.live.late
+    if parts.origin_us is not None:
+        assert at_once.features(400).tobytes() == parts.features(400).tobytes()
+    assert at_once.replaying(NOW_US + 300 * US, 2.0) == parts.replaying(NOW_US + 300 * US, 2.0)
+    left, right = at_once.work.bins(0, 401), parts.work.bins(0, 401)
+    assert left.work.tolist() == right.work.tolist()
+    assert repr((left.mean_work, left.mean_square_work)) == repr((right.mean_work, right.mean_square_work))
+    assert at_once.work.arrive(401, 0, 10) == parts.work.arrive(401, 0, 10)
+
+
+def test_requests_without_an_output_expect_what_the_others_of_their_batch_had() -> None:
+    offered = OfferedLoad()
+    row = {"arrived_at": NOW_US, "prompt_tokens": 100, "took": US, "outcome": "served"}
+    offered.completed(frame([{**row, "outcome": "shed"}, {**row, "output_tokens": 40}]), 1.0)
+    assert offered.work.bins(0, 1).work.tolist() == [140 + 140]
+
+
+def test_seconds_that_are_long_past_are_out_of_reach() -> None:
+    offered = OfferedLoad()
+    row = {"arrived_at": NOW_US, "prompt_tokens": 100, "took": US, "outcome": "served", "output_tokens": 40}
+    later = {**row, "arrived_at": NOW_US + round(timedelta(hours=3).total_seconds()) * US}
+    offered.completed(frame([row, later]), 1.0)
+    assert offered.work.bins(10_800 - 7_000, 10_801).work.sum() == 140
