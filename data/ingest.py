@@ -134,10 +134,9 @@ def _stage(
 
 
 def _write(lake: Lake, table: str, frames: list[pl.DataFrame], staged: Files) -> None:
-    """Write the waiting frames to one file and forget them; no rows make no file."""
+    """Write the waiting frames to files, one a day, and forget them; no rows make no file."""
     if any(frame.height for frame in frames):
-        staged[table].append(lake.new_file(table))
-        pl.concat(frames).write_parquet(staged[table][-1], compression="snappy")
+        staged[table] += lake.stage(table, pl.concat(frames))
     frames.clear()
 
 
@@ -165,25 +164,41 @@ def _drop_duplicates(lake: Lake, files: list[Path], path: Path, source: str, own
     )
     if repeated.is_empty():
         return 0
-    before = lake.query(f"SELECT count(*) FROM {rows}").item()
-    kept = lake.new_file("requests")
-    files.append(kept)  # so that it is removed with the others if this fails
     # File names are random, so the order of the files is told by their place in the list.
     order = f"list_position([{names}], filename), file_row_number"
-    lake.db.execute(
+    lake.execute(
         f"""
-        COPY (
-            SELECT * EXCLUDE (filename, file_row_number)
-            FROM {rows} ANTI JOIN ({stored}) USING (request_id)
-            QUALIFY row_number() OVER (PARTITION BY request_id ORDER BY {order}) = 1
-        ) TO {_quoted(kept)} (FORMAT parquet)
+        CREATE OR REPLACE TEMP TABLE repeats AS
+        SELECT filename, file_row_number FROM (
+            SELECT filename, file_row_number, request_id,
+                row_number() OVER (PARTITION BY request_id ORDER BY {order}) AS place
+            FROM {rows}
+        ) WHERE place > 1 OR request_id IN (SELECT request_id FROM ({stored}))
         """,
         parameters,
     )
-    after = lake.query(f"SELECT count(*) FROM {_quoted(kept)}").item()
-    _unlink(files if after == 0 else files[:-1])
-    files[:] = [kept] if after else []
-    return int(before - after)
+    repeats = lake.query("SELECT filename, count(*) AS repeats FROM repeats GROUP BY filename")
+    for name in repeats["filename"]:
+        _rewrite(lake, files, Path(name))
+    return int(repeats["repeats"].sum())
+
+
+def _rewrite(lake: Lake, files: list[Path], file: Path) -> None:
+    """Replace a staged file by one without its repeats, or by none when nothing else is in it."""
+    kept = lake.new_file("requests")
+    files.append(kept)  # so that it is removed with the others if this fails
+    left = lake.execute(
+        f"""
+        COPY (
+            SELECT * EXCLUDE (filename, file_row_number)
+            FROM read_parquet({_quoted(file)}, filename = true, file_row_number = true)
+            ANTI JOIN repeats USING (filename, file_row_number)
+        ) TO {_quoted(kept)} (FORMAT parquet)
+        """
+    )
+    gone = [file] if left else [file, kept]
+    _unlink(gone)
+    files[:] = [path for path in files if path not in gone]
 
 
 def _refuse_namesake(lake: Lake, both: str, path: Path, parameters: dict[str, object]) -> None:
