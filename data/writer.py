@@ -22,8 +22,8 @@ from data.lake import Lake
 from data.schema import TABLES, Table
 
 _TABLES: Mapping[str, Table] = {table.name: table for table in TABLES}
-ENOUGH = 8
-"""A commit starts at once when the buffer is filled to one part in this many."""
+ENOUGH_ROWS = 5_000
+"""A commit starts at once when this many rows wait, or an eighth of what may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class LakeWriter:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             due_s = self._started_at_s + self.max_wait_s
             self._changed.wait_for(
-                lambda: self._closed or self._waiting_rows * ENOUGH >= self.max_rows,
+                lambda: self._closed or self._waiting_rows >= min(ENOUGH_ROWS, self.max_rows / 8),
                 timeout=max(0.0, due_s - time.monotonic()),
             )
             self._started_at_s = time.monotonic()

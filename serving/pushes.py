@@ -31,6 +31,8 @@ MOST_OFF_S = 120.0
 """A clock that is off by more is not corrected for."""
 SOURCES = 1_000
 """Sources whose offset is remembered."""
+BREATH = 4
+"""Turns of the event loop between two slices: a decision takes a few from its first byte to its answer."""
 BUSY_RETRY_S, FAILED_RETRY_S = 5, 10
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -232,7 +234,8 @@ class Pushes:
         waiting = iter(parts)
         while True:
             async with self._turn:
-                await asyncio.sleep(0)
+                for _ in range(BREATH):
+                    await asyncio.sleep(0)
             try:
                 part = next(waiting)
             except StopIteration:

@@ -77,7 +77,7 @@ def test_a_full_buffer_refuses_at_once_and_takes_nothing(tmp_path: Path) -> None
     with LakeWriter(str(tmp_path), max_rows=100, max_wait_s=3600.0) as writer:
         writer.put("ledger", ticks("large", 200)).result(30)  # larger than the bound, and none waited
         held = writer.put("ledger", ticks("held", 5))
-        with pytest.raises(Busy, match="5 rows wait .* at most 100 may"):
+        with pytest.raises(Busy, match=r"5 rows wait .* at most 100 may"):
             writer.put("ledger", ticks("too many", 96))
         assert writer.state().buffered_rows == 5
         assert not held.cancel()  # what was taken is written, whoever stops waiting

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from data.errors import InputError
+from data.lake import Lake
 from serving.server import listen, serve
 from serving.settings import Settings
 
@@ -26,11 +27,11 @@ def test_the_service_starts_without_the_training_stack() -> None:
     assert FORBIDDEN & set(loaded.split()) == set()
 
 
-def start(bundle: Path, state: Path, lake: str = "") -> tuple[subprocess.Popen[str], str]:
+def start(bundle: Path, state: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
     """The service in a process of its own, by its command; its first log line names the port."""
     command = [sys.executable, "-m", "pipeline.cli", "serve", "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--bundle", str(bundle), "--state", str(state), "--lake", lake],
+        [*command, "--bundle", str(bundle), "--state", str(state), *options],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -43,8 +44,10 @@ def start(bundle: Path, state: Path, lake: str = "") -> tuple[subprocess.Popen[s
 def test_the_command_serves_stops_on_sigterm_and_leaves_its_state(
     bundle_folder: BUNDLE, tmp_path: Path
 ) -> None:
-    state = tmp_path / "serve" / "guard.json"
-    process, url = start(bundle_folder(None), state)
+    state, lake = tmp_path / "serve" / "guard.json", tmp_path / "lake"
+    config = tmp_path / "tidegate.yaml"
+    config.write_text(f"telemetry: {{lake: {lake}}}")
+    process, url = start(bundle_folder(None), state, "--config", str(config))
     try:
         with httpx.Client(base_url=url) as client:
             for _ in range(100):
@@ -66,6 +69,9 @@ def test_the_command_serves_stops_on_sigterm_and_leaves_its_state(
         process.kill()
     assert process.returncode == 0, log
     assert json.loads(state.read_text())["version"] == 1
+    with Lake(str(lake)) as opened:
+        for table in ("requests", "decisions", "outcomes"):
+            assert opened.query(f"SELECT count(*) FROM lake.{table} WHERE source = 'tidegate'").item() == 1
     lines = [json.loads(line) for line in log.splitlines()]
     assert all({"time", "level", "event"} <= set(line) for line in lines)
     assert "secret-tenant" not in log
