@@ -1,6 +1,8 @@
 import asyncio
 import gzip
 import json
+import resource
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -186,6 +188,32 @@ def test_a_lake_that_fails_is_told_and_the_same_rows_again_are_stored_once(
             assert (await client.http.get("/readyz")).json()["lake"] == "ok"
         assert stored(lake, "SELECT request_id FROM lake.requests ORDER BY ALL") == [("before",), ("lost",)]
         assert stored(lake, "SELECT count(*) FROM lake.quarantine") == [(1,)]
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_is_507_and_the_service_decides_on(advisory: Bundle, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    rows = [whole(secrets.token_hex(16)) for _ in range(10_000)]
+
+    async def run() -> None:
+        async with serving(advisory, tmp_path) as client:
+            await client.told([whole("before")])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # no file may grow over this
+            try:
+                full = await client.push(rows)
+                decided = await client.http.post("/v1/admit", json={"prompt_tokens": 5})
+                ready = (await client.http.get("/readyz")).json()
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert full.status_code == 507, full.text
+            assert "full" in full.json()["detail"]
+            assert decided.status_code == 200
+            assert (ready["ready"], ready["lake"] == "ok") == (True, False)
+            assert (await client.told(rows))["accepted"] == 10_000
+        assert stored(tmp_path, "SELECT count(*) FROM lake.requests WHERE source = 'telemetry'") == [
+            (10_001,)
+        ]
 
     asyncio.run(run())
 
