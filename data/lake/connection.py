@@ -1,6 +1,7 @@
 """A DuckDB with the lake's extensions, and what its failures mean."""
 
 import importlib.util
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,9 @@ _EXTENSIONS = {
     "postgres": ("duckdb_extension_postgres", "postgres", "postgres_scanner"),
     "ducklake": ("duckdb_extension_ducklake", "ducklake", "ducklake"),
 }
+
+SQLITE_ROOM_BYTES = 256 * 1024
+"""Less than this on a disk explains an input/output error of SQLite."""
 
 
 def connect(location: Location) -> duckdb.DuckDBPyConnection:
@@ -56,11 +60,14 @@ def is_conflict(error: duckdb.Error) -> bool:
     return any(word in text for word in words)
 
 
-def is_full(error: Exception) -> bool:
-    """True when a disk or a quota had no room."""
+def is_full(error: Exception, folder: Path) -> bool:
+    """True when a disk or a quota had no room; `folder` is where the write went."""
     text = str(error).lower()
     words = ("no space left", "disk is full", "disk full", "file too large", "quota exceeded")
-    return any(word in text for word in words)
+    if any(word in text for word in words):
+        return True
+    # SQLite says this when it finds no room for the files beside its own, but not only then.
+    return "disk i/o error" in text and shutil.disk_usage(folder).free < SQLITE_ROOM_BYTES
 
 
 def quoted(text: object) -> str:

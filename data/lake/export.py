@@ -54,7 +54,7 @@ def export(
             path = folder / f"{'undated' if start is None else start.date().isoformat()}.{form}"
             written[path] = _write(lake, one, path, form, source, _within(start, since, until))
     except OSError as error:
-        if is_full(error):
+        if is_full(error, folder):
             raise StorageError(f"the disk of {folder} is full; free some space, then export again") from error
         raise InputError(f"{folder} can't be written: {error.strerror}; give another folder") from error
     return written

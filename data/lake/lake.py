@@ -61,7 +61,7 @@ class Lake:
                     self.transact(lambda: migrations.migrate(self.db))
         except (OSError, duckdb.Error, InputError) as error:
             self.db.close()
-            sentence = self.location.scrubbed(" ".join(str(error).split("\n")[-1].split()))
+            sentence = self.location.scrubbed(" ".join(str(error).split()))
             if not isinstance(error, InputError):
                 sentence += "; " + _REMEDY["postgres" if self.location.secrets or "://" in self.name else ""]
             kind = StorageError if isinstance(error, StorageError) else InputError
@@ -196,7 +196,7 @@ class Lake:
         except BaseException as error:
             for path in paths:
                 path.unlink(missing_ok=True)
-            if isinstance(error, Exception) and is_full(error):
+            if isinstance(error, Exception) and is_full(error, self.data):
                 raise self._full() from error
             raise
         return paths
@@ -250,7 +250,7 @@ class Lake:
             try:
                 return attempt()
             except duckdb.Error as error:
-                if is_full(error):
+                if is_full(error, self.location.locks):
                     raise self._full() from None
                 if not waits_s or not is_conflict(error):
                     if (text := self.location.scrubbed(str(error))) != str(error):
@@ -260,8 +260,8 @@ class Lake:
 
     def _full(self) -> StorageError:
         return StorageError(
-            f"the disk of {self.data} or of the catalog is full: nothing of this write was kept; "
-            "free some space, then write it again"
+            f"the disk of {self.data} or of the catalog is full: nothing of this was written; "
+            "free some space, then do it again"
         )
 
 
