@@ -1,5 +1,6 @@
 """Features of every tick of a trace at once: polars and cumulative sums over the whole of it."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN
 from features.flows import FlowSeconds, flow_seconds
 from features.periods import POINTS
 from features.recurrence import EXPECTATIONS, Recurrence
+from features.scenarios import FIELDS, Level
 from features.ticks import HORIZON_S, TICK_S
 from features.windows import (
     CHANNELS,
@@ -23,6 +25,9 @@ from features.windows import (
     assemble,
     baseline_of,
     cycle_ticks,
+    day_before,
+    line_of,
+    usual_of,
 )
 
 
@@ -52,11 +57,15 @@ def channel_seconds(flows: FlowSeconds) -> NDArray[np.int64]:
 
 
 def due_around(
-    flows: FlowSeconds, t_s: NDArray[np.int64], baseline: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Load due around each tick, (EXPECTATIONS, POINTS, ticks): the one part that is truly sequential."""
+    flows: FlowSeconds, t_s: NDArray[np.int64], levels: Sequence[Level]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Load due around each tick, (EXPECTATIONS, POINTS, ticks), and `crossings`, (FIELDS, ticks).
+
+    The one part that is truly sequential.
+    """
     recurrence = Recurrence()
     due = np.empty((EXPECTATIONS, POINTS, len(t_s)))
+    chances = np.empty((FIELDS, len(t_s)))
     callers, tenants = flows.caller[flows.flow], flows.tenant[flows.flow]
     ends = np.searchsorted(flows.second, t_s)
     start = 0
@@ -70,9 +79,10 @@ def due_around(
             strict=True,
         ):
             recurrence.observe(second, flow, caller, tenant, work)
-        due[:, :, tick] = recurrence.expected(int(t_s[tick]), float(baseline[tick]))
+        due[:, :, tick] = recurrence.expected(int(t_s[tick]), levels[tick].baseline)
+        chances[:, tick] = recurrence.crossings(int(t_s[tick]), levels[tick])
         start = end
-    return due
+    return due, chances
 
 
 def known_before(flows: FlowSeconds) -> Known:
@@ -99,7 +109,13 @@ def known_before(flows: FlowSeconds) -> Known:
     ratio[0] = np.nan  # nothing was known before the first request
     seasons = season_peaks(ratio)
     unix_s = flows.origin_us / 1e6 + t_s.astype(np.float64)
-    return Known(t_s, unix_s, sums, lags, level, due_around(flows, t_s, level[0]), seasons)
+    ended = np.concatenate([np.zeros((3, 1), np.int64), np.cumsum(flows.ended, axis=1)], axis=1)
+    day = np.array([day_before(t) for t in t_s.tolist()])
+    line = line_of(level[0], ended[:, t_s] - ended[:, day])
+    values = np.stack([level[0], usual_of(level, sums, t_s), line], axis=1)
+    levels = [Level(*each) for each in values.tolist()]
+    due, chances = due_around(flows, t_s, levels)
+    return Known(t_s, unix_s, sums, lags, level, due, line, chances, seasons)
 
 
 def season_peaks(ratio: NDArray[np.float64]) -> NDArray[np.float64]:

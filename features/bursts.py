@@ -53,18 +53,31 @@ def baseline(work: NDArray[np.int64]) -> NDArray[np.float64]:
     return lagged
 
 
+def burst_line(
+    base: NDArray[np.float64],
+    mean_work: float | NDArray[np.float64],
+    mean_square_work: float | NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Load over which a second is in burst, tokens/s: twice the baseline, and 5 sigma of noise over it.
+
+    The noise is compound-Poisson at the baseline rate, from the mean, over 0, and mean square of the work per
+    request.
+    """
+    expected_requests = np.maximum(base * LOAD_WINDOW_S / mean_work, 1.0)
+    noise = np.sqrt(expected_requests * mean_square_work)
+    return np.asarray(np.maximum(RATIO * base, base + NOISE_SIGMAS * noise / LOAD_WINDOW_S))
+
+
 def burst_seconds(bins: WorkBins, capacity_tokens_per_s: float | None = None) -> NDArray[np.bool_]:
     """Seconds in burst, bool, shape (seconds,).
 
-    The load is over twice its baseline, over 70 % of the engine's capacity where that is known, and its
-    excess over 10 s is more than 5 sigma of compound-Poisson noise at the baseline rate. No work, no burst.
+    The load is over `burst_line`, and over 70 % of the engine's capacity where that is known. No work, no
+    burst.
     """
     if bins.mean_work == 0.0:
         return np.zeros(len(bins.work), dtype=np.bool_)
-    level, base = load(bins.work), baseline(bins.work)
-    expected_requests = np.maximum(base * LOAD_WINDOW_S / bins.mean_work, 1.0)
-    noise = np.sqrt(expected_requests * bins.mean_square_work)
-    burst = (level > RATIO * base) & ((level - base) * LOAD_WINDOW_S > NOISE_SIGMAS * noise)
+    level = load(bins.work)
+    burst = level > burst_line(baseline(bins.work), bins.mean_work, bins.mean_square_work)
     if capacity_tokens_per_s is not None:
         burst &= level > CAPACITY_SHARE * capacity_tokens_per_s
     return burst

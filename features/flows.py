@@ -5,6 +5,7 @@ Its work is *expected* work: prompt tokens less the share that the flow's finish
 plus the mean output of its finished requests. Realised output enters only after the finish.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,8 @@ LONG_PROMPT_CLASS = 3
 MAX_FLOWS = 20_000
 """Flows kept apart; later ones share one entry, so that invented tenants can't exhaust memory."""
 DEFAULT_LANE = "standard"
+MAX_SIZE = (1 << 20) - 1
+"""Work of one request that counts, in tokens, where squares are summed."""
 
 # When a source doesn't say when its requests finished: prefill and decode times of a 70B model on eight H100
 # (Splitwise, Patel et al., ISCA 2024: public measurements, linear fit).
@@ -37,6 +40,8 @@ class FlowSeconds:
         second, flow, requests, prompt, work: one entry for each flow active in each second, ordered by
             second, then flow; int64. ``prompt`` and ``work`` are tokens, ``work`` the expected one.
         refusals: requests known to be shed or failed, by the second when that was known; int64, (seconds,).
+        ended: finished requests, their work in tokens and its squares, by the second when they were known;
+            refused ones are not among them; int64, (3, seconds).
         tenant: tenant number of each flow, -1 where unknown; int64, (flows,).
         caller: number of each flow's caller: tenant, lane, model and log type alone; int64, (flows,).
         lane: index into LANES of each flow; int64, (flows,).
@@ -52,6 +57,7 @@ class FlowSeconds:
     prompt: NDArray[np.int64]
     work: NDArray[np.int64]
     refusals: NDArray[np.int64]
+    ended: NDArray[np.int64]
     tenant: NDArray[np.int64]
     caller: NDArray[np.int64]
     lane: NDArray[np.int64]
@@ -87,6 +93,20 @@ def expected_work(
     return (uncached + requests * (output_sum / finished.clip(1)) + 0.5).floor().cast(pl.Int64)
 
 
+def work_size(prompt: pl.Expr, cached: pl.Expr, output: pl.Expr) -> pl.Expr:
+    """Work of a finished request in tokens, at most `MAX_SIZE`: the sum of a day's squares stays whole."""
+    return (prompt - cached + output).clip(0, MAX_SIZE)
+
+
+def _by_second(rows: pl.DataFrame, columns: Sequence[str], seconds: int) -> NDArray[np.int64]:
+    """Sums of whole-number columns by known_s, (columns, seconds); later seconds are left out."""
+    sums = np.zeros((len(columns), seconds), dtype=np.int64)
+    rows = rows.filter(pl.col("known_s") < seconds)
+    for row, name in zip(sums, columns, strict=True):
+        np.add.at(row, rows["known_s"].to_numpy(), rows[name].to_numpy())
+    return sums
+
+
 def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
     """Aggregate a non-empty frame of requests, sorted by arrival, by second and flow."""
     origin_us = int(requests["arrived_at"].to_physical()[0])
@@ -120,6 +140,7 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
         pl.len().cast(pl.Int64).alias("requests"), pl.col("prompt").sum()
     )
     sums = ["finished", "prompt_sum", "cached_sum", "output_sum"]
+    size = work_size(pl.col("prompt"), pl.col("cached"), pl.col("output"))
     # What was refused has no output of its own: counting it would let a gate that sheds dim its own forecast.
     finishes = (
         rows.filter(~pl.col("refused"))
@@ -129,6 +150,8 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
             pl.col("prompt").sum().alias("prompt_sum"),
             pl.col("cached").sum().alias("cached_sum"),
             pl.col("output").sum().alias("output_sum"),
+            size.sum().alias("work_sum"),
+            (size * size).sum().alias("square_sum"),
         )
         .sort("known_s")
     )
@@ -164,6 +187,7 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
         active["prompt"].to_numpy(),
         active["work"].to_numpy(),
         np.bincount(refused, minlength=seconds).astype(np.int64),
+        _by_second(finishes, ("finished", "work_sum", "square_sum"), seconds),
         flows["number"].cast(pl.Int64).fill_null(-1).to_numpy(),
         flows["caller"].cast(pl.Int64).to_numpy(),
         flows["lane"].replace_strict(list(LANES), [0, 1, 2], return_dtype=pl.Int64).to_numpy(),

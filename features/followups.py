@@ -1,7 +1,7 @@
 """What usually follows a run: a planning call, and half a minute later the calls it fanned out to."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from features.bursts import LOAD_WINDOW_S
 from features.periods import POINTS, POINTS_S, covers
+from features.scenarios import Followed
 
 AGE_S = 100
 """How long after a run's start its tenant is watched."""
@@ -45,6 +46,16 @@ class _Memory:
         self.peak_load[entry] = loads[at]
         self.highest = float(np.nanmax(self.peak_load))
 
+    def open_outcomes(self, age_s: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Loads of past outcomes, when they would peak from now, and which can still come of a run that old.
+
+        Past runs whose peak would have come by now say nothing about what is still to come of this one.
+        """
+        known = min(self.seen, MEMORY)
+        load = self.peak_load[:known]
+        ahead = self.peak_s[:known] - age_s
+        return load, ahead, (ahead > -SPREAD_S) | (load < LIGHT * self.highest)
+
 
 class FollowUps:
     """Remembers what each flow's runs were followed by, and tells what the latest runs make likely."""
@@ -76,17 +87,27 @@ class FollowUps:
             start_s, flow, tenant = self._watches.popleft()
             self._memory.setdefault(flow, _Memory()).learn(start_s, self._work[tenant])
         due = np.zeros((2, POINTS))
-        for start_s, flow, _ in self._watches:
-            memory = self._memory.get(flow)
-            if memory is None or memory.seen < MIN_SEEN or memory.highest < floor:
-                continue
-            known = min(memory.seen, MEMORY)
-            load = memory.peak_load[:known]
-            ahead = memory.peak_s[:known] - (t_s - start_s)
-            # Past runs whose peak would have come by now say nothing about what is still to come of this one.
-            still_open = (ahead > -SPREAD_S) | (load < LIGHT * memory.highest)
+        for start_s, memory in self._awaited(floor):
+            load, ahead, still_open = memory.open_outcomes(t_s - start_s)
             chance = covers(POINTS_S - ahead[:, None], SPREAD_S) * still_open[:, None]
             chance /= max(float(np.sum(still_open)), 1.0)
             mean = load @ chance
             due += mean, np.maximum(np.square(load) @ chance - np.square(mean), 0.0)
         return due
+
+    def followed(self, t_s: int, floor: float) -> list[Followed]:
+        """What may still follow the latest runs, as outcomes to draw from; after `expected` of that tick."""
+        found = []
+        for start_s, memory in self._awaited(floor):
+            load, ahead, still_open = memory.open_outcomes(t_s - start_s)
+            if still_open.any():
+                light = load < LIGHT * memory.highest
+                found.append(Followed(ahead[still_open], np.where(light, 0.0, load)[still_open]))
+        return found
+
+    def _awaited(self, floor: float) -> Iterator[tuple[int, _Memory]]:
+        """Runs under watch whose flow is known to be followed by ``floor`` tokens/s or more."""
+        for start_s, flow, _ in self._watches:
+            memory = self._memory.get(flow)
+            if memory is not None and memory.seen >= MIN_SEEN and memory.highest >= floor:
+                yield start_s, memory

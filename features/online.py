@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from data.schema import LANES
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
-from features.flows import DEFAULT_LANE, LONG_PROMPT_CLASS, MAX_FLOWS, PROMPT_CLASSES
+from features.flows import DEFAULT_LANE, LONG_PROMPT_CLASS, MAX_FLOWS, MAX_SIZE, PROMPT_CLASSES
 from features.recurrence import Recurrence
+from features.scenarios import Level
 from features.ticks import HORIZON_S, TICK_S
 from features.windows import (
     CHANNELS,
@@ -21,6 +22,9 @@ from features.windows import (
     assemble,
     baseline_of,
     cycle_ticks,
+    day_before,
+    line_of,
+    usual_of,
 )
 
 RING_S = 4096
@@ -74,6 +78,9 @@ class OnlineFeatures:
         self._cumulative = np.zeros((len(CHANNELS), RING_S), dtype=np.int64)
         # Entry t / TICK_S mod RING_TICKS holds tick t's highest load over its baseline.
         self._ratios = np.full(RING_TICKS, np.nan)
+        # How many requests ended, their work and its squares: now, and at the start of each hour of the day.
+        self._ended = np.zeros(3, dtype=np.int64)
+        self._ended_by_hour = {0: self._ended.copy()}
         self._recurrence = Recurrence()
 
     def arrive(
@@ -169,8 +176,13 @@ class OnlineFeatures:
                 total.prompt += prompt
                 total.cached += cached
                 total.output += output
+            size = min(max(prompt - cached + output, 0), MAX_SIZE)
+            self._ended += 1, size, size * size
         self._cumulative[:, (second + 1) % RING_S] = self._cumulative[:, second % RING_S] + sums
         self._closed_s = t_s = second + 1
+        if t_s % 3600 == 0:
+            self._ended_by_hour[t_s] = self._ended.copy()
+            self._ended_by_hour.pop(day_before(t_s) - 3600, None)
         if t_s % TICK_S == 0:
             highest = self._loads(t_s - TICK_S, t_s).max() / LOAD_WINDOW_S
             self._ratios[t_s // TICK_S % RING_TICKS] = highest / self._level(t_s)[0, 0]
@@ -205,12 +217,18 @@ class OnlineFeatures:
         at = t_s // TICK_S - _CYCLES[:, None, None] + _AHEAD
         ratios = np.where(at >= 0, self._ratios[at % RING_TICKS], np.nan)
         level = self._level(t_s)
+        ticks, sums = np.array([t_s]), (now - self._before(t_s - _WINDOWS))[:, :, None]
+        line = line_of(level[0], (self._ended - self._ended_by_hour[day_before(t_s)])[:, None])
+        known = Level(float(level[0, 0]), float(usual_of(level, sums, ticks)[0]), float(line[0]))
+        due = self._recurrence.expected(t_s, known.baseline)
         return Known(
-            np.array([t_s]),
+            ticks,
             np.array([(self.origin_us or 0) / 1e6 + float(t_s)]),
-            (now - self._before(t_s - _WINDOWS))[:, :, None],
+            sums,
             (edges[:-1] - edges[1:])[:, None],
             level,
-            self._recurrence.expected(t_s, float(level[0, 0]))[:, :, None],
+            due[:, :, None],
+            line,
+            self._recurrence.crossings(t_s, known)[:, None],
             ratios.max(axis=2)[:, :, None],
         )

@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 
 from features.bursts import LOAD_WINDOW_S
 from features.runs import Run
+from features.scenarios import Due
 
 POINTS_S = np.arange(-20.0, 76.0, 5.0)
 """Moments, relative to the tick, for which due load is told; the first ones are overdue."""
 POINTS = len(POINTS_S)
+LAST_S = float(POINTS_S[-1])
 HISTORY_RUNS = 16
 MIN_RUNS = 4
 MAX_JITTER = 0.08
@@ -62,19 +64,40 @@ class Schedules:
         A point counts every run whose opening may cover it; runs may be skipped, come early or late, and vary
         in load, which is what makes the variance.
         """
+        near, due, spread, weight = self._near(t_s)
+        if not len(near):
+            return np.zeros((2, POINTS))
+        loads = self._loads[near]
+        mean, square = np.nanmean(loads, axis=1), np.nanmean(np.square(loads), axis=1)
+        chance = covers(POINTS_S - due[:, None], spread[:, None]) * weight[:, None]
+        return np.stack([mean @ chance, square @ chance - np.square(mean) @ np.square(chance)])
+
+    def due(self, t_s: int, floor: float) -> Due:
+        """Runs due around a tick, but for senders whose runs never reached ``floor`` tokens/s.
+
+        A sender with a short period comes once for each of its runs in the coming minute.
+        """
+        near, due, spread, weight = self._near(t_s)
+        heavy = np.nanmax(self._loads[near], axis=1, initial=0.0) >= floor
+        near, due, spread, weight = near[heavy], due[heavy], spread[heavy], weight[heavy]
+        runs = np.maximum(np.floor((LAST_S - due) / self._fits[1, near]), 0.0).astype(np.int64) + 1
+        later = np.arange(runs.sum()) - np.repeat(np.cumsum(runs) - runs, runs)
+        near = np.repeat(near, runs)
+        due, spread, weight = (np.repeat(values, runs) for values in (due, spread, weight))
+        return Due(due + later * self._fits[1, near], spread, weight, self._loads[near])
+
+    def _near(
+        self, t_s: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Rows with a run due around a tick: row, when from the tick, spread, chance that it comes."""
         last, period, spread, presence = self._fits[:, : len(self._rows)]
         grace = 3.0 * spread + 10.0
         ahead = np.maximum(np.ceil((t_s - grace - last) / period), 1.0)
         with np.errstate(invalid="ignore"):
             due = last + ahead * period - t_s
         weight = np.where(ahead <= FORGET_MISSES, presence / ahead, 0.0)
-        near = np.flatnonzero((weight > 0.0) & (due < POINTS_S[-1] + 30.0))
-        if not len(near):
-            return np.zeros((2, POINTS))
-        loads = self._loads[near]
-        mean, square = np.nanmean(loads, axis=1), np.nanmean(np.square(loads), axis=1)
-        chance = covers(POINTS_S - due[near, None], spread[near, None]) * weight[near, None]
-        return np.stack([mean @ chance, square @ chance - np.square(mean) @ np.square(chance)])
+        near = np.flatnonzero((weight > 0.0) & (due < LAST_S + 30.0))
+        return near, due[near], spread[near], weight[near]
 
     def _row(self, sender: Hashable) -> int:
         row = self._rows.get(sender)

@@ -1,15 +1,20 @@
 """What is due: scheduled runs and usual follow-ups, kept one second at a time."""
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
 from features.followups import FollowUps
 from features.periods import Schedules
 from features.runs import RunDetector
+from features.scenarios import Due, Level, crossings
 
 EXPECTATIONS = 4
 MATTERS = 0.2
 """Follow-ups under this share of the baseline are left out."""
+MATTERS_DUE = 0.05
+"""Scheduled runs under this share of the baseline take no part in scenarios."""
 
 
 class Recurrence:
@@ -45,3 +50,15 @@ class Recurrence:
         """
         scheduled = self._caller_schedules.expected(t_s) + self._flow_schedules.expected(t_s)
         return np.concatenate([scheduled, self._followups.expected(t_s, MATTERS * baseline)])
+
+    def crossings(self, t_s: int, level: Level) -> NDArray[np.float64]:
+        """How likely what is due makes a burst, (FIELDS,); after `expected` of that tick."""
+        floor = MATTERS_DUE * level.baseline
+        schedules = [self._caller_schedules.due(t_s, floor), self._flow_schedules.due(t_s, floor)]
+        due = Due(
+            *(
+                np.concatenate([getattr(part, field.name) for part in schedules])
+                for field in dataclasses.fields(Due)
+            )
+        )
+        return crossings(due, self._followups.followed(t_s, MATTERS * level.baseline), level)

@@ -11,6 +11,9 @@ from features.bursts import Events
 TICK_S = 5
 HORIZON_S = (30, 60)
 """An onset in (t+30, t+60] makes a tick positive."""
+SLOT_S = 10
+"""The coming minute is told in slots of this length: (t, t+10], (t+10, t+20], ..."""
+SLOTS = HORIZON_S[1] // SLOT_S
 SETTLE_S = 60
 """Ticks this long after an event don't count: the engine still drains."""
 WARMUP_S = 3600

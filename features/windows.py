@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.schema import LANES
-from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MIN_HISTORY_S, RATIO
+from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MIN_HISTORY_S, RATIO, burst_line
 from features.periods import POINTS_S
-from features.ticks import TICK_S
+from features.scenarios import USUAL_SPREAD
+from features.ticks import SLOT_S, SLOTS, TICK_S
 
 CHANNELS = (
     "requests",
@@ -42,9 +43,6 @@ CYCLES = (6, 6, 6, 6, 6, 6, 2)
 HALVES = 2
 """The coming minute is looked at in halves: (t, t+30] and (t+30, t+60]."""
 
-USUAL_SPREAD = 0.2
-"""Standard deviation of the load with nothing due, as a share of the baseline."""
-
 _LOAD_WINDOWS = (5, 20, 30, 60, 120, 300, 600, 1800)
 _RATE_WINDOWS = (5, 10, 30, 60, 300, 1800)
 _EVERY_OTHER = slice(0, None, 2)
@@ -64,6 +62,13 @@ NAMES: tuple[str, ...] = (
     *(f"scheduled_{at:.0f}_s" for at in POINTS_S[_EVERY_OTHER]),
     *(f"following_{at:.0f}_s" for at in POINTS_S[_EVERY_OTHER]),
     *(f"excess_{at:.0f}_s" for at in POINTS_S),
+    "line",
+    *(f"crossing_{SLOT_S * slot}_s" for slot in range(SLOTS)),
+    "crossing_minute",
+    *(f"crossing_after_{SLOT_S * slot}_s" for slot in range(SLOTS)),
+    "crossing_after_minute",
+    "highest_p50",
+    "highest_p90",
     *(
         f"season_{season}_s_{kind}_{half}"
         for season in SEASONS_S
@@ -92,6 +97,8 @@ class Known:
         level: `baseline_of` the tick, tokens/s, float64, (2, n).
         due: mean and variance of the load due around the tick (features.recurrence), float64,
             (EXPECTATIONS, POINTS, n).
+        line: load over which a second would be a burst, tokens/s, float64, (n,).
+        crossings: how likely what is due makes a burst (features.scenarios), float64, (FIELDS, n).
         seasons: highest load over baseline in each half of the minute that the coming one repeats, one row a
             season, cycle and half, NaN before the first request, float64, (sum(CYCLES), HALVES, n).
 
@@ -103,6 +110,8 @@ class Known:
     lags: NDArray[np.int64]
     level: NDArray[np.float64]
     due: NDArray[np.float64]
+    line: NDArray[np.float64]
+    crossings: NDArray[np.float64]
     seasons: NDArray[np.float64]
 
 
@@ -119,6 +128,33 @@ def baseline_of(
     """
     hour = hour_work / np.clip(t_s - BASELINE_LAG_S, 1, MEAN_WINDOW_S)
     return np.stack([np.fmax(median, hour), np.fmax(median, 0.0)]) + 1.0
+
+
+def usual_of(
+    level: NDArray[np.float64], sums: NDArray[np.int64], t_s: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Load without anything due, tokens/s, (n,): the median, or the last two minutes' mean if higher."""
+    window_s = 120
+    work = sums[CHANNELS.index("work"), WINDOWS_S.index(window_s)]
+    return np.asarray(np.maximum(level[1], work / np.minimum(np.maximum(t_s, 1), window_s)))
+
+
+def line_of(baseline: NDArray[np.float64], ended: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Load over which a second would be a burst, tokens/s, (n,).
+
+    Args:
+        baseline: known at each tick, tokens/s, (n,).
+        ended: how many requests ended in the day before, their work and its squares, (3, n).
+
+    """
+    requests = np.maximum(ended[0], 1)
+    mean = np.maximum(ended[1] / requests, 1.0)
+    return burst_line(baseline, mean, ended[2] / requests)
+
+
+def day_before(t_s: int) -> int:
+    """Start of the day that tells how heavy requests are: 24 whole hours and the one under way."""
+    return max(t_s // 3600 - 24, 0) * 3600
 
 
 def cycle_ticks() -> NDArray[np.int64]:
@@ -167,7 +203,9 @@ def assemble(known: Known) -> NDArray[np.float32]:
         rate = mean("requests", window)
         columns.append(np.log((mean("squares", window) - rate * rate + 0.1) / (rate + 0.1) + 0.02))
     columns += [np.log1p(total("refusals", window)) for window in (20, 60)]
-    columns += _due_columns(known.due, baseline, np.maximum(median, mean("work", 120)))
+    columns += _due_columns(known.due, baseline, usual_of(known.level, known.sums, t_s))
+    columns.append(np.log(known.line / baseline))
+    columns += _crossing_columns(known.crossings)
     columns += _season_columns(known.seasons)
     for period_s, waves in ((86400.0, DAY_WAVES), (3600.0, HOUR_WAVES)):
         phase = 2.0 * np.pi * np.mod(known.unix_s, period_s) / period_s
@@ -193,6 +231,14 @@ def _due_columns(
     excess = (usual + scheduled + following - RATIO * baseline) / deviation
     columns += list(np.tanh(excess / 2.0))
     return columns
+
+
+def _crossing_columns(crossings: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Chances as square roots, which spread the small ones; then the highest load over the line."""
+    columns: list[NDArray[np.float64]] = []
+    for chances in (crossings[:SLOTS], crossings[SLOTS : 2 * SLOTS]):
+        columns += [*np.sqrt(chances), np.sqrt(chances.sum(axis=0))]
+    return columns + list(crossings[2 * SLOTS :])
 
 
 def _season_columns(seasons: NDArray[np.float64]) -> list[NDArray[np.float64]]:

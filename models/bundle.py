@@ -17,6 +17,8 @@ from features.windows import NAMES, SPEC_HASH
 MODEL_FILE = "model.onnx"
 MANIFEST_FILE = "bundle.json"
 PEAK_QUANTILES = (0.5, 0.9)
+OUTPUTS = ("p_slots", "peak_load")
+"""What the graph gives."""
 
 
 class _Strict(BaseModel):
@@ -46,7 +48,7 @@ class GuardState(_Strict):
 class Manifest(_Strict):
     """bundle.json."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     model_sha256: str
     feature_names: tuple[str, ...]
     feature_spec_hash: str
@@ -64,13 +66,18 @@ class Forecast:
     """What the forecaster says of n ticks.
 
     Attributes:
-        p_onset: probability of a burst onset within the next 60 s, (n,).
+        p_slots: probability that the next burst onset lies in each 10 s slot of the next 60 s, (n, SLOTS).
         peak_load: quantiles of the highest load in the next 60 s, tokens/s, (n, len(PEAK_QUANTILES)).
 
     """
 
-    p_onset: NDArray[np.float32]
+    p_slots: NDArray[np.float32]
     peak_load: NDArray[np.float32]
+
+    @property
+    def p_onset(self) -> NDArray[np.float64]:
+        """Probability of a burst onset within the next 60 s, (n,)."""
+        return np.asarray(self.p_slots.sum(axis=1, dtype=np.float64).clip(0.0, 1.0))
 
 
 class Bundle:
@@ -92,8 +99,8 @@ class Bundle:
 
     def forecast(self, features: NDArray[np.float32]) -> Forecast:
         """Forecast n ticks from their features, (n, len(NAMES)), all finite."""
-        p_onset, peak_load = self._session.run(["p_onset", "peak_load"], {"features": features})
-        return Forecast(p_onset, peak_load)
+        p_slots, peak_load = self._session.run(list(OUTPUTS), {"features": features})
+        return Forecast(p_slots, peak_load)
 
     @classmethod
     def load(cls, folder: Path) -> "Bundle":

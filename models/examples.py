@@ -10,10 +10,10 @@ from features.batch import channel_seconds, known_before
 from features.bins import WorkBins, bin_work
 from features.bursts import Events, baseline, find_events, load
 from features.flows import flow_seconds
-from features.ticks import HORIZON_S, Ticks, label_ticks
+from features.ticks import HORIZON_S, SLOT_S, Ticks, label_ticks
 from features.windows import CHANNELS, NAMES, assemble
 from models.baselines import KnownLoad
-from models.forecaster import NONE, SLOT_S, Examples
+from models.forecaster import NONE, Examples
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
+from models.bundle import OUTPUTS
 from models.forecaster import Forecaster
 
 PARITY_BATCHES = (1, 2, 7)
@@ -36,7 +37,7 @@ def export(forecaster: Forecaster, features: NDArray[np.float32]) -> bytes:
             (example,),
             dynamo=True,
             input_names=["features"],
-            output_names=["p_onset", "peak_load"],
+            output_names=list(OUTPUTS),
             dynamic_shapes={"features": {0: torch.export.Dim("ticks")}},
             verbose=False,
         )
@@ -53,8 +54,8 @@ def check_parity(forecaster: Forecaster, model: bytes, batches: list[NDArray[np.
     for batch in batches:
         with torch.inference_mode():
             expected = [output.numpy() for output in forecaster(torch.from_numpy(batch))]
-        found = session.run(["p_onset", "peak_load"], {"features": batch})
-        for name, want, got in zip(("p_onset", "peak_load"), expected, found, strict=True):
+        found = session.run(list(OUTPUTS), {"features": batch})
+        for name, want, got in zip(OUTPUTS, expected, found, strict=True):
             if want.shape != got.shape:
                 raise ParityError(
                     f"{name} of the exported graph has shape {got.shape}, torch gives {want.shape}."

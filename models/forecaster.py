@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
+from features.ticks import SLOTS
 from features.windows import NAMES
 from models.bundle import PEAK_QUANTILES
 
-SLOT_S = 10
-SLOTS = 6
 NONE = SLOTS
 """Class of a tick with no onset within the minute."""
 
@@ -100,7 +99,7 @@ class Encoder(nn.Module):
 
 
 class Forecaster(nn.Module):
-    """Features (n, F) to (p_onset (n,), peak_load (n, quantiles) in tokens/s); the scaler is inside."""
+    """Features (n, F) to (p_slots (n, SLOTS), peak_load (n, quantiles) in tokens/s); the scaler is inside."""
 
     def __init__(self, encoder: Encoder, settings: Settings) -> None:
         super().__init__()
@@ -126,11 +125,11 @@ class Forecaster(nn.Module):
         return out[..., : SLOTS + 1], torch.cat([median, median + steps], dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean of the members' probabilities of an onset within 60 s, and of their peak load quantiles."""
+        """Mean of the members' chances of an onset in each slot, and of their peak load quantiles."""
         logits, log_peak = self.members(features)
-        p_onset = 1.0 - functional.softmax(logits, dim=-1)[..., NONE].mean(dim=0)
+        p_slots = functional.softmax(logits, dim=-1)[..., :SLOTS].mean(dim=0)
         baseline = features[:, self.baseline_column].exp()
-        return p_onset, log_peak.exp().mean(dim=0) * baseline.unsqueeze(-1)
+        return p_slots, log_peak.exp().mean(dim=0) * baseline.unsqueeze(-1)
 
 
 class _Members(nn.Module):

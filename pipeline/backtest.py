@@ -85,7 +85,11 @@ def backtest(
 def tick_table(
     prepared: TraceExamples, fitted: Fitted, forecaster: Contender, test: NDArray[np.bool_]
 ) -> pl.DataFrame:
-    """One row a test tick; p_onset and threshold are probabilities, so that one compares with the other."""
+    """One row a test tick.
+
+    p_onset is the probability of an onset within 60 s; score and threshold, which decide, stand as
+    probabilities as well.
+    """
     ticks, guarded = prepared.ticks.select(test), forecaster.guarded
     known_baseline = np.exp(prepared.examples.features[test, NAMES.index("baseline")].astype(np.float64))
     highest = fitted.peak_load[test, -1]
@@ -97,6 +101,7 @@ def tick_table(
         {
             "t_s": ticks.t_s,
             "p_onset": fitted.p_onset[test],
+            "score": 1.0 / (1.0 + np.exp(-forecaster.score)),
             "threshold": 1.0 / (1.0 + np.exp(-guarded.threshold)),
             "alarm": guarded.alarm.astype(np.int8),
             "tightening": tightening,
@@ -106,6 +111,6 @@ def tick_table(
             "baseline": prepared.baseline[test],
         }
     ).with_columns(
-        pl.col("p_onset", "threshold", "baseline").fill_nan(None),
+        pl.col("p_onset", "score", "threshold", "baseline").fill_nan(None),
         pl.when(pl.col("next_onset_s") >= 0).then("next_onset_s").alias("next_onset_s"),
     )

@@ -10,8 +10,9 @@ from features.ticks import HORIZON_S
 from models.baselines import SIMPLE, train_lightgbm
 from models.bundle import GuardState
 from models.examples import TraceExamples
-from models.guard.guard import Guard, alarm_score
+from models.guard.guard import Guard
 from models.guard.replay import Guarded, replay
+from models.guard.score import sustained_scores
 from pipeline.split import Split
 from pipeline.train import Fitted, calibrated
 
@@ -64,7 +65,7 @@ def compete(
 
     progress(0.0)
     state = fitted.bundle.manifest.guard
-    score = alarm_score(fitted.p_onset)
+    score = sustained_scores(fitted.p_slots)
     contenders = [guarded(FORECASTER, "Tidegate forecaster", "forecaster", score, state)]
     for done, (name, title, make) in enumerate(made):
         score = make()

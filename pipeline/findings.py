@@ -178,7 +178,7 @@ def likely(causes: pl.DataFrame, prepared: TraceExamples) -> pl.DataFrame:
 
 
 def probability(logit: float | None) -> float | None:
-    """Probability of a logit: the forecaster's thresholds are told on the scale of p_onset."""
+    """Probability of a logit: the forecaster's thresholds are told on the scale of a probability."""
     return None if logit is None else float(1.0 / (1.0 + np.exp(-logit)))
 
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from data.errors import InputError
 from data.readers import Trace
-from features.ticks import HORIZON_S, Ticks
+from features.ticks import HORIZON_S, SLOTS, Ticks
 from models.bundle import PEAK_QUANTILES, Bundle, GuardState, TrainingWindow, write_bundle
 from models.examples import TraceExamples, prepare
 from models.export import export
 from models.forecaster import Examples, Forecaster, Settings, train
 from models.guard.calibration import calibrate
-from models.guard.guard import RATE, SMALLEST_P, alarm_score
+from models.guard.guard import RATE
+from models.guard.score import SMALLEST_P, sustained_scores
 from pipeline.split import Split, split
 
 PACKAGES = (
@@ -45,14 +46,19 @@ class Fitted:
 
     Attributes:
         bundle: as serving would load it.
-        p_onset: probability of an onset within 60 s, (ticks,), NaN where features are unknown.
+        p_slots: probability of the next onset in each slot, (ticks, SLOTS), NaN where features are unknown.
         peak_load: quantiles of the highest load in that time, tokens/s, (ticks, quantiles).
 
     """
 
     bundle: Bundle
-    p_onset: NDArray[np.float64]
+    p_slots: NDArray[np.float64]
     peak_load: NDArray[np.float64]
+
+    @property
+    def p_onset(self) -> NDArray[np.float64]:
+        """Probability of an onset within 60 s, (ticks,), NaN where features are unknown."""
+        return np.asarray(self.p_slots.sum(axis=1).clip(0.0, 1.0))
 
 
 class _Epochs(lightning.Callback):
@@ -82,7 +88,8 @@ def fit(
         )
     forecaster = train(_select(examples, learn), settings, [_Epochs(progress, settings.epochs)])
     progress("export and check", 0.0)
-    p_onset, peak_load = forecast(forecaster, examples.features)
+    p_slots, peak_load = forecast(forecaster, examples.features)
+    p_onset = p_slots.sum(axis=1)
     span = spans.calibrate.holds(ticks.t_s)
     model = export(forecaster, examples.features[learn | (span & ~np.isnan(p_onset))])
     write_bundle(
@@ -91,11 +98,11 @@ def fit(
         scaler_mean=forecaster.encoder.mean.tolist(),
         scaler_scale=forecaster.encoder.scale.tolist(),
         training=_window(trace, prepared, spans),
-        guard=calibrated(alarm_score(p_onset), ticks, span),
+        guard=calibrated(sustained_scores(p_slots), ticks, span),
         metrics={"calibrate_log_loss": _log_loss(p_onset[span], ticks.select(span))},
         versions=versions(),
     )
-    return Fitted(Bundle.load(folder), p_onset, peak_load)
+    return Fitted(Bundle.load(folder), p_slots, peak_load)
 
 
 def train_on(trace: Trace, folder: Path, *, seed: int, progress: Progress) -> Fitted:
@@ -114,14 +121,14 @@ def train_on(trace: Trace, folder: Path, *, seed: int, progress: Progress) -> Fi
 def forecast(
     forecaster: Forecaster, features: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Forecast every tick: p_onset (n,) and peak load (n, quantiles), NaN where a feature is."""
+    """Forecast every tick: p_slots (n, SLOTS) and peak load (n, quantiles), NaN where a feature is."""
     known = np.isfinite(features).all(axis=1)
-    p_onset = np.full(len(features), np.nan)
+    p_slots = np.full((len(features), SLOTS), np.nan)
     peak_load = np.full((len(features), len(PEAK_QUANTILES)), np.nan)
     with torch.inference_mode():
         said = forecaster(torch.from_numpy(features[known]))
-    p_onset[known], peak_load[known] = (output.numpy() for output in said)
-    return p_onset, peak_load
+    p_slots[known], peak_load[known] = (output.numpy() for output in said)
+    return p_slots, peak_load
 
 
 def calibrated(score: NDArray[np.float64], ticks: Ticks, span: NDArray[np.bool_]) -> GuardState:

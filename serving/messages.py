@@ -222,7 +222,9 @@ class ForecastResponse(_Message):
         description="Quantiles of the highest load in the next 60 s."
     )
     baseline_tokens_per_s: float | None = Field(description="Load known as normal.")
-    score: float | None = Field(description="Logit of p_onset, which the threshold is compared with.")
+    score: float | None = Field(
+        description="Log odds that an alarm which starts or stands now meets an onset; the threshold's scale."
+    )
     threshold: float | None = Field(description="An alarm needs a score over it; null while advisory.")
     alarm: bool = Field(description="The forecast tightens the gate.")
     denied: bool = Field(description="Over the threshold, and the false-alarm budget refused.")

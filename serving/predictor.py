@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from features.ticks import TICK_S, WARMUP_S
 from features.windows import NAMES
 from models.bundle import Forecast, Manifest
-from models.guard.guard import Guard, alarm_score
+from models.guard.guard import Guard
+from models.guard.score import next_score
 from serving.metering import Matured, Meter
 from serving.offered import US, OfferedLoad
 
@@ -59,7 +60,7 @@ class Seen:
         t_s: the tick, seconds from the first request.
         at_us: the same instant, microseconds since the Unix epoch.
         p_onset: probability of a burst onset within the next 60 s.
-        score: the same on the scale of the threshold.
+        score: what decides, on the scale of the threshold (models.guard.score).
         peak_load: quantiles of the highest load in the next 60 s, tokens/s.
         baseline: load known as normal, tokens/s.
         threshold: what the score was compared with.
@@ -114,6 +115,7 @@ class Predictor:
         self.failures = 0
         self.judged: list[Matured] = []  # by the latest tick
         self._target = 0.0
+        self._score: float | None = None
         self._last_s = -TICK_S
         self._ticked_at_s: float | None = None
         self._caught_up = False  # history that is replayed at the start has no hole at its end
@@ -204,11 +206,12 @@ class Predictor:
     def _look(self, t_s: int, features: NDArray[np.float32]) -> Seen:
         at_us = (self.offered.origin_us or 0) + t_s * US
         if not np.isfinite(features).all():
+            self._score = None
             return Seen(t_s, at_us, threshold=self.guard.threshold)
         forecast = self.bundle.forecast(features[None])
-        if not (np.isfinite(forecast.p_onset).all() and np.isfinite(forecast.peak_load).all()):
+        if not (np.isfinite(forecast.p_slots).all() and np.isfinite(forecast.peak_load).all()):
             raise ValueError("the model gave a forecast that is not a finite number")
-        score = float(alarm_score(forecast.p_onset)[0])
+        self._score = score = next_score(self._score, forecast.p_slots[0])
         verdict = self.guard.decide(self._unix_s(t_s), None if self._unsure(t_s) else score)
         quantiles = self.bundle.manifest.peak_quantiles
         return Seen(

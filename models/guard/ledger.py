@@ -100,8 +100,10 @@ class Ledger:
         lengths = [length_s for length_s, _ in self.windows]
         raise InputError(f"Ledger window must be one of {lengths} seconds; got {length_s!r}.")
 
-    def remaining(self) -> int:
-        """Alarm ticks that the budget has left, as of the latest tick."""
+    def remaining(self, t_s: int | None = None) -> int:
+        """Alarm ticks that the budget has left at tick ``t_s``, by default as of the latest tick."""
+        if t_s is not None:
+            self._advance(t_s)
         return max(0, min(book.left() for book in self._books))
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import features.flows
 import features.online
 from data.schema import LANES
 from features.batch import batch_features
-from features.flows import PROMPT_CLASSES, flow_seconds, prompt_class
+from features.flows import MAX_SIZE, PROMPT_CLASSES, flow_seconds, prompt_class
 from tests.features.frames import frame, random_frame
 from tests.features.test_online import replay
 
@@ -127,3 +127,20 @@ def test_online_shares_the_same_entry(monkeypatch: pytest.MonkeyPatch):
     batch = batch_features(requests)
     online = np.stack(list(replay(requests, range(0, 5 * len(batch), 5))))
     np.testing.assert_array_equal(batch, online)
+
+
+def test_ends_tell_how_heavy_requests_were_in_the_second_they_were_known():
+    requests = frame(
+        [0, 1, 2, 4, 5],
+        {
+            "prompt_tokens": [100, 100, 100, 10_000_000, 9],
+            "cached_tokens": [None, 40, None, None, None],
+            "output_tokens": [10, 20, None, 0, 9],
+            "finished_s": [3.5, 3.9, 3.0, 4.0, 60.0],
+            "outcome": ["served", "served", "failed", "served", "served"],
+        },
+    )
+    ended = flow_seconds(requests).ended
+    assert ended[:, 3].tolist() == [2, 110 + 80, 110**2 + 80**2]  # what failed is no answer
+    assert ended[:, 4].tolist() == [1, MAX_SIZE, MAX_SIZE**2]
+    assert not ended[:, [0, 1, 2, 5]].any()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from features.batch import batch_features
 from features.bins import bin_work
+from features.bursts import burst_line
 from features.flows import known_at_us
 from features.online import OnlineFeatures
 from features.ticks import TICK_S
@@ -128,3 +129,18 @@ def test_features_are_unknown_before_a_minute_of_history() -> None:
     online.arrive(0, 100)
     assert np.isnan(online.features(65)).all()
     assert np.isfinite(online.features(70)).all()
+
+
+def test_the_line_rests_on_the_last_day_of_ends() -> None:
+    online = OnlineFeatures()
+    sizes = {100: 50_000, 4_000: 700, 89_000: 300}
+    for at_s, tokens in sizes.items():
+        flow = online.arrive(at_s * 1_000_000, tokens)
+        online.finish((at_s + 1) * 1_000_000, flow, tokens, 0, 100)
+    for t_s, known in ((5_000, [50_100, 800]), (89_900, [50_100, 800, 400]), (90_200, [800, 400])):
+        online.features(t_s)
+        found = online._known(t_s)
+        work = np.array(known, dtype=np.float64)
+        np.testing.assert_array_equal(
+            found.line, burst_line(found.level[0], work.mean(), np.square(work).mean())
+        )

@@ -6,17 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.batch import batch_features, known_before, season_peaks
+from features.bursts import burst_line
 from features.flows import flow_seconds
 from features.ticks import TICK_S
 from features.windows import (
+    CHANNELS,
     CYCLES,
     HALVES,
     NAMES,
     SEASONS_S,
     SPEC_HASH,
+    WINDOWS_S,
     assemble,
     baseline_of,
     cycle_ticks,
+    day_before,
+    line_of,
+    usual_of,
 )
 from tests.features.frames import frame, random_frame
 
@@ -145,3 +151,21 @@ def test_waves_follow_the_clock():
         np.testing.assert_allclose(column(features, f"{wave}_hour_3")[known], hour[known], atol=1e-5)
         np.testing.assert_allclose(column(features, f"{wave}_day_1")[known], day[known], atol=1e-5)
     assert len(WAVES) == 24
+
+
+def test_the_day_that_tells_how_heavy_requests_are():
+    assert [day_before(t) for t in (0, 86_399, 86_400, 90_000 - 1, 90_000)] == [0, 0, 0, 0, 3_600]
+
+
+def test_the_line_is_that_of_bursts_and_twice_the_baseline_before_any_end():
+    base = np.array([1_000.0, 1_000.0])
+    line = line_of(base, np.array([[0, 4], [0, 2_000], [0, 4_000_000]]))
+    assert line[0] == 2_000.0
+    assert line[1] == burst_line(base, 500.0, 1_000_000.0)[1] > 2_000.0
+
+
+def test_the_usual_load_is_the_median_or_the_last_two_minutes():
+    sums = np.zeros((len(CHANNELS), len(WINDOWS_S), 2), dtype=np.int64)
+    sums[CHANNELS.index("work"), WINDOWS_S.index(120)] = [60_000, 6_000]
+    level = np.array([[900.0, 900.0], [400.0, 400.0]])
+    assert usual_of(level, sums, np.array([3_600, 60])).tolist() == [500.0, 400.0]

@@ -32,8 +32,9 @@ def test_a_bundle_says_what_the_forecaster_says(
     for features in (unseen.features[:1], unseen.features):
         forecast = bundle.forecast(features)
         with torch.inference_mode():
-            p_onset, peak_load = (out.numpy() for out in forecaster(torch.from_numpy(features)))
-        np.testing.assert_allclose(forecast.p_onset, p_onset, atol=1e-5)
+            p_slots, peak_load = (out.numpy() for out in forecaster(torch.from_numpy(features)))
+        np.testing.assert_allclose(forecast.p_slots, p_slots, atol=1e-5)
+        np.testing.assert_allclose(forecast.p_onset, p_slots.sum(axis=1), atol=1e-5)
         np.testing.assert_allclose(forecast.peak_load, peak_load, rtol=1e-5)
 
 
@@ -104,7 +105,7 @@ def test_a_file_cut_anywhere_is_named(bundle_folder: Path, tmp_path: Path, name:
     [
         ({"colour": "red"}, r"colour: Extra inputs are not permitted"),
         ({"guard": {"threshold": 1.0, "mood": 1}}, r"guard\.\w+: "),
-        ({"schema_version": 2}, r"schema_version: Input should be 1"),
+        ({"schema_version": 1}, r"schema_version: Input should be 2"),
         ({"scaler_mean": None}, r"scaler_mean: Field required"),
         ({"guard": {**GUARD, "threshold": math.nan}}, r"guard.threshold: Input should be a finite number"),
         ({"guard": {**GUARD, "scale": 0.0}}, r"guard.scale: Input should be greater than 0"),

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from features.batch import batch_features
 from features.bursts import baseline, load
+from features.ticks import SLOT_S, SLOTS
 from features.windows import NAMES
 from models.examples import TraceExamples, peak_ahead, prepare
-from models.forecaster import NONE, SLOT_S, SLOTS
+from models.forecaster import NONE
 from tests.features.frames import frame
 
 SECONDS = 4_000

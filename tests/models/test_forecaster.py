@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 import torch
 
+from features.ticks import SLOTS
 from features.windows import NAMES
 from models.bundle import PEAK_QUANTILES
-from models.forecaster import NONE, SLOTS, Examples, Forecaster, train
+from models.forecaster import NONE, Examples, Forecaster, train
 from tests.models.conftest import SMALL, planted
 
 
 def say(forecaster: Forecaster, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     with torch.inference_mode():
-        p_onset, peak_load = forecaster(torch.from_numpy(features))
-    return p_onset.numpy(), peak_load.numpy()
+        p_slots, peak_load = forecaster(torch.from_numpy(features))
+    return p_slots.numpy(), peak_load.numpy()
 
 
 def test_a_planted_rule_is_learned(forecaster: Forecaster, unseen: Examples):
-    p_onset, _ = say(forecaster, unseen.features)
+    p_onset = say(forecaster, unseen.features)[0].sum(axis=1)
     soon = unseen.slot != NONE
     # Share of pairs (onset, none) in the right order: 0.5 by chance.
     ranks = p_onset.argsort().argsort()
@@ -50,10 +51,11 @@ def test_peaks_are_learned(forecaster: Forecaster, unseen: Examples):
 def test_whatever_the_features_probabilities_and_quantiles_are_in_order(forecaster: Forecaster, size: float):
     features = (np.random.default_rng(2).standard_normal((200, len(NAMES))) * size).astype(np.float32)
     features[:, NAMES.index("baseline")] = 7.0
-    p_onset, peak_load = say(forecaster, features)
-    assert p_onset.shape == (200,)
+    p_slots, peak_load = say(forecaster, features)
+    assert p_slots.shape == (200, SLOTS)
     assert peak_load.shape == (200, len(PEAK_QUANTILES))
-    assert ((p_onset >= 0.0) & (p_onset <= 1.0)).all()
+    assert (p_slots >= 0.0).all()
+    assert (p_slots.sum(axis=1) <= 1.0 + 1e-6).all()
     assert np.isfinite(peak_load).all()
     assert (peak_load > 0.0).all()
     assert (np.diff(peak_load, axis=1) >= 0.0).all()

@@ -21,7 +21,7 @@ from pipeline.train import Fitted
 
 TEST_FRACTION = 0.3
 SEED = 5
-EPOCHS = 8
+EPOCHS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ def small_backtest(small_settings: Callable[..., ForecasterSettings]) -> Backtes
 
 @pytest.fixture(scope="session")
 def workload() -> Workload:
-    """Eleven hours at 3 requests/s: fourteen bursts in the last 30 %."""
-    return generate(Settings(days=0.45, seed=1, requests_per_s=3.0))
+    """A day at 2.5 requests/s: nineteen bursts in the last 30 %."""
+    return generate(Settings(days=1.0, seed=3, requests_per_s=2.5))
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from tests.pipeline.conftest import SEED, Backtest, Run
 COLUMNS = [
     "t_s",
     "p_onset",
+    "score",
     "threshold",
     "alarm",
     "tightening",
@@ -49,7 +50,9 @@ def test_a_row_a_test_tick_in_the_columns_that_scorers_read(run: Run) -> None:
     span = run.result.report["split"]["test"]
     first, end = span["start_s"], span["end_s"]
     assert ticks["t_s"].to_list() == list(range(first, end, 5))
-    assert not any(ticks[name].is_nan().any() for name in ("p_onset", "threshold", "tightening", "baseline"))
+    assert not any(
+        ticks[name].is_nan().any() for name in ("p_onset", "score", "threshold", "tightening", "baseline")
+    )
     assert set(ticks["alarm"].unique()) <= {0, 1}
 
 
@@ -89,7 +92,7 @@ def test_an_alarm_stands_over_the_threshold_and_tightens(run: Run) -> None:
     alarms = run.result.ticks.filter(pl.col("alarm") == 1)
     calm = run.result.ticks.filter(pl.col("alarm") == 0)
     assert alarms.height > 10
-    assert (alarms["p_onset"] > alarms["threshold"]).all()
+    assert (alarms["score"] > alarms["threshold"]).all()
     assert alarms["tightening"].is_between(0.3, 1.0).all()
     assert (calm["tightening"] == 0.0).all()
 

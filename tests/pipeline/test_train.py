@@ -14,7 +14,7 @@ from data.readers import Trace
 from models.bundle import Bundle
 from models.examples import prepare
 from models.forecaster import Settings
-from models.guard.guard import alarm_score
+from models.guard.score import sustained_scores
 from pipeline.split import Span
 from pipeline.train import calibrated, fit, train_on, versions
 from tests.pipeline.conftest import EPOCHS, SEED, Run
@@ -92,7 +92,7 @@ def test_what_is_unknown_is_forecast_nowhere_and_what_is_known_everywhere(run: R
 
 
 def test_calibration_looks_at_its_own_span_alone(run: Run) -> None:
-    ticks, score = run.prepared.ticks, alarm_score(run.fitted.p_onset)
+    ticks, score = run.prepared.ticks, sustained_scores(run.fitted.p_slots)
     span = run.spans.calibrate.holds(ticks.t_s)
     state = calibrated(score, ticks, span)
     assert state == run.fitted.bundle.manifest.guard
@@ -113,7 +113,7 @@ def test_scores_that_are_all_alike_leave_a_scale_to_work_with(run: Run) -> None:
 
 def test_without_a_calm_tick_calibration_says_why_it_stays_advisory(run: Run) -> None:
     ticks = run.prepared.ticks
-    state = calibrated(alarm_score(run.fitted.p_onset), ticks, np.zeros(len(ticks), dtype=np.bool_))
+    state = calibrated(sustained_scores(run.fitted.p_slots), ticks, np.zeros(len(ticks), dtype=np.bool_))
     assert state.threshold is None
     assert state.effective_negatives == 0
     assert state.scale == 1.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.ticks import TICK_S, WARMUP_S
+from features.ticks import SLOTS, TICK_S, WARMUP_S
 from features.windows import NAMES, SPEC_HASH
 from models.bundle import Forecast, Manifest
 from models.guard.guard import Guard
@@ -57,7 +57,8 @@ class Told:
     def forecast(self, features: np.ndarray) -> Forecast:
         self.calls += 1
         p = self.p_onset(self.calls)
-        return Forecast(np.float32([p]), np.float32([[1_000.0, 9_000.0]]))
+        slots = np.full((1, SLOTS), p / SLOTS, dtype=np.float32)
+        return Forecast(slots, np.float32([[1_000.0, 9_000.0]]))
 
 
 class Scene:
