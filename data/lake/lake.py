@@ -17,7 +17,7 @@ import polars as pl
 
 from data.errors import InputError, StorageError
 from data.lake import migrations
-from data.lake.connection import attach, connect, is_conflict, is_full
+from data.lake.connection import attach, connect, is_conflict, is_full, with_values
 from data.lake.location import locate
 from data.lake.offered import between, once, requests_sql
 from data.schema import TABLES
@@ -123,14 +123,9 @@ class Lake:
         )
 
     def query(self, sql: str, parameters: dict[str, object] | None = None) -> pl.DataFrame:
-        """The answer to a query over the tables `lake.<name>`."""
-
-        def ask() -> pl.DataFrame:
-            if not parameters:
-                return pl.DataFrame(self.db.sql(sql))
-            return pl.DataFrame(self.db.sql(sql, params=parameters))
-
-        return self._retried(ask)
+        """The answer to a query over the tables `lake.<name>`; `$name` stands for a parameter."""
+        bound = with_values(sql, parameters or {})
+        return self._retried(lambda: pl.DataFrame(self.db.sql(bound)))
 
     def execute(self, sql: str, parameters: dict[str, object] | None = None) -> int:
         """Run a statement that copies, inserts or deletes, as a transaction of its own; the rows it counted.

@@ -10,6 +10,9 @@ import pytest
 
 from data.errors import InputError
 from data.lake import Lake
+from data.lake.check import check
+from data.lake.compaction import compact
+from data.lake.files import data_files
 from data.readers import POLARS_QUARANTINE
 from data.schema import POLARS_REQUESTS, TABLES
 
@@ -169,6 +172,27 @@ def test_two_writing_processes_and_a_reader_lose_no_row(location: str) -> None:
         assert lake.requests().select("source", "request_id").n_unique() == 2 * rows
     assert seen == sorted(seen)  # what was seen once never vanishes
     assert all(count % 2 == 0 for count in seen)  # and no append is seen in part
+
+
+def test_compaction_beside_writers_and_a_reader_loses_no_row(location: str) -> None:
+    appends = 12
+    writers = [
+        subprocess.Popen([sys.executable, __file__, location, source, str(appends)])
+        for source in ("one", "two")
+    ]
+    seen = [0]
+    with Lake(location) as reader, Lake(location) as keeper:
+        while any(writer.poll() is None for writer in writers):
+            compact(keeper, history=timedelta(0))
+            seen.append(reader.requests().height)
+        for writer in writers:
+            assert writer.wait() == 0
+        compact(keeper)
+        rows = appends // 2 * (2 + 40)
+        assert reader.sources()["rows"].to_list() == [rows, rows]
+        assert data_files(reader)["rows"].to_list() == [2 * rows]
+        assert check(reader) == []
+    assert seen == sorted(seen)
 
 
 if __name__ == "__main__":
