@@ -146,7 +146,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         with service.metrics.decision_s.time():
             decision = service.admit(request)
         if decision.reservation_id is None:
-            return refusal(decision)
+            return refusal(decision, request.prompt_tokens)
         return AdmitResponse(
             reservation_id=decision.reservation_id,
             lane=decision.lane,

@@ -24,8 +24,10 @@ DROPPED_REASONS: Mapping[Reason, str] = {
 TOKEN_BUDGETS: frozenset[Reason] = frozenset({"too_large", "lane_budget"})
 
 
-def refusal(decision: Decision) -> JSONResponse:
+def refusal(decision: Decision, prompt_tokens: int) -> JSONResponse:
     """The 429 of a decision that refused; advice to wait is left out where waiting is of no use.
+
+    The prompt's tokens go out as a header, so that a gateway's access log can tell what was refused.
 
     Raises:
         ValueError: when the decision admitted.
@@ -51,6 +53,7 @@ def refusal(decision: Decision) -> JSONResponse:
         "x-should-retry": str(decision.retry).lower(),
         "x-tidegate-reason": reason,
         "x-tidegate-tightened": str(decision.tightened).lower(),
+        "x-tidegate-prompt-tokens": str(prompt_tokens),
     }
     if dropped := DROPPED_REASONS.get(reason):
         headers["x-llm-d-request-dropped-reason"] = dropped

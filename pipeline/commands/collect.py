@@ -16,7 +16,7 @@ def collect(
         str | None, typer.Option(envvar="TIDEGATE_LAKE", help="Lake to write to, in place of the file's.")
     ] = None,
 ) -> None:
-    """Scrape engines into the lake until SIGTERM or SIGINT."""
+    """Scrape engines and follow gateway logs into the lake until SIGTERM or SIGINT."""
     from data.config import read
     from pipeline.collect import collect
 

@@ -24,7 +24,8 @@ def test_every_refusal_has_one_shape(reason: str, delay_ms: int | None, tightene
         tightened,
         512,  # type: ignore[arg-type]
     )
-    answer = refusal(decision)
+    answer = refusal(decision, 7_300)
+    assert answer.headers["x-tidegate-prompt-tokens"] == "7300"
     assert answer.status_code == 429
     error = json.loads(bytes(answer.body))["error"]
     assert list(error) == ["message", "type", "param", "code"]
@@ -47,4 +48,4 @@ def test_reasons_are_told_apart() -> None:
 
 def test_an_admitted_request_has_no_refusal() -> None:
     with pytest.raises(ValueError, match="admitted"):
-        refusal(Decision(True, "batch", None, "r1", None, False, 0.0, 0.0, False, 1))
+        refusal(Decision(True, "batch", None, "r1", None, False, 0.0, 0.0, False, 1), 10)
