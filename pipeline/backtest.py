@@ -1,6 +1,7 @@
 """Backtest: train on the past of a trace, guard the rest of it, and report."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ from features.windows import NAMES
 from models.examples import TraceExamples, prepare
 from models.forecaster import Settings as ForecasterSettings
 from pipeline import scoring
-from pipeline.contenders import Contender, compete
-from pipeline.findings import Findings
+from pipeline.contenders import Contender, compete, field
+from pipeline.findings import Findings, Fold
 from pipeline.report import write_report
-from pipeline.split import split
+from pipeline.split import DAY_S, Split, days, split, walk_forward
 from pipeline.train import Fitted, Progress, fit
 from serving.predictor import tightening_target
 
 BUNDLE_FOLDER = "bundle"
 TICKS_FILE = "ticks.parquet"
+TEST_FRACTION = 0.35
+WALK_DAYS = 3
+"""A trace of so many days is tested day by day unless a test fraction is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ def backtest(
     trace: Trace,
     out: Path,
     *,
-    test_fraction: float = 0.35,
+    test_fraction: float | None = None,
+    walk: bool | None = None,
     seed: int = 0,
     causes: pl.DataFrame | None = None,
     progress: Progress = lambda what, share: None,
@@ -48,7 +53,10 @@ def backtest(
     Args:
         trace: requests sorted by arrival.
         out: folder, made where it isn't there.
-        test_fraction: share of the trace, at its end, that is tested.
+        test_fraction: share of the trace, at its end, that is tested in one piece; 0.35 where neither this
+            nor ``walk`` is given and the trace has less than three days.
+        walk: test every day but the first, each with a forecaster trained on the days before it. The guard's
+            budget goes on from day to day.
         seed: of training and of the intervals; the same seed gives the same report.
         causes: what is known of the causes of bursts (t_s, cause), for recall by cause.
         progress: told what is being done and how far it is, 0 to 1.
@@ -59,16 +67,19 @@ def backtest(
     """
     progress("bins, events and features", 0.0)
     prepared = prepare(trace.requests)
-    spans = split(len(prepared.bins.work), test_fraction)
-    test = spans.test.holds(prepared.ticks.t_s)
-    if not test.any():
-        raise InputError(f"Test fraction must leave ticks to test on; got {test_fraction}. Use 0.1 or more.")
+    splits, fraction = _splits(prepared, test_fraction, walk)
     settings = replace(ForecasterSettings(), seed=seed)
-    fitted = fit(trace, prepared, spans, out / BUNDLE_FOLDER, settings, progress)
-    contenders = compete(prepared, spans, fitted, seed, lambda share: progress("contenders", share))
+    competitors = field(prepared, causes, seed)
+    folds: list[Fold] = []
+    for spans in splits:
+        told = progress if fraction is not None else _on_day(progress, spans)
+        fitted = fit(trace, prepared, spans, out / BUNDLE_FOLDER, settings, told)
+        before = folds[-1].contenders if folds else ()
+        contenders = compete(competitors, spans, fitted, partial(told, "contenders"), before)
+        folds.append(Fold(spans, fitted, contenders))
     progress("score and report", 0.0)
-    ticks = tick_table(prepared, fitted, contenders[0], test)
-    findings = Findings(trace, prepared, spans, fitted, contenders, seed, test_fraction, causes)
+    findings = Findings(trace, prepared, folds, seed, fraction, causes)
+    ticks = tick_table(prepared, findings.fitted, findings.contenders[0], findings.test)
     report = findings.report()
     path = write_report(
         report,
@@ -80,6 +91,27 @@ def backtest(
     ticks.write_parquet(out / TICKS_FILE)
     progress("score and report", 1.0)
     return Result(report, path, ticks)
+
+
+def _splits(
+    prepared: TraceExamples, test_fraction: float | None, walk: bool | None
+) -> tuple[list[Split], float | None]:
+    """The test spans with what trains before each, and the fraction that is tested; None day by day."""
+    seconds = len(prepared.bins.work)
+    if walk and test_fraction is not None:
+        raise InputError("Test a fraction or walk forward day by day, not both; give one of the two.")
+    if walk or (walk is None and test_fraction is None and days(seconds) >= WALK_DAYS):
+        return walk_forward(seconds), None
+    fraction = TEST_FRACTION if test_fraction is None else test_fraction
+    spans = split(seconds, fraction)
+    if not spans.test.holds(prepared.ticks.t_s).any():
+        raise InputError(f"Test fraction must leave ticks to test on; got {fraction}. Use 0.1 or more.")
+    return [spans], fraction
+
+
+def _on_day(progress: Progress, spans: Split) -> Progress:
+    """Progress of one day of several."""
+    return lambda what, share: progress(f"day {spans.test.start_s // DAY_S + 1}: {what}", share)
 
 
 def tick_table(

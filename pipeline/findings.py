@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from data.readers import Trace
 from features.bursts import LOAD_WINDOW_S
-from features.ticks import HORIZON_S, TICK_S, Ticks
+from features.ticks import HORIZON_S, TICK_S
 from features.windows import NAMES, SPEC_HASH
 from models.examples import TraceExamples
 from models.guard.guard import RATE
-from pipeline import scoring
-from pipeline.contenders import FORECASTER, Contender
-from pipeline.split import Split
+from pipeline import scoring, yardsticks
+from pipeline.contenders import FORECASTER, Contender, pooled
+from pipeline.split import DAY_S, Span, Split
+from pipeline.targets import defects, sentence, targets
 from pipeline.train import Fitted
 from pipeline.verdict import verdict
 
@@ -28,51 +29,89 @@ REQUIRED_NEGATIVES = 59
 LIGHT = 0.5
 
 
-@dataclass(frozen=True)
-class Findings:
-    """Everything that a report is made of; `contenders` start with the forecaster."""
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One test span: what was trained before it, and what everyone did in it, the forecaster first."""
 
-    trace: Trace
-    prepared: TraceExamples
     spans: Split
     fitted: Fitted
     contenders: list[Contender]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that a report is made of; test spans of the folds follow each other without a gap.
+
+    Attributes:
+        test_fraction: share of the trace that is tested; None where it is tested day by day.
+        causes: what is known of the causes of bursts (t_s, cause); None where nothing is.
+
+    """
+
+    trace: Trace
+    prepared: TraceExamples
+    folds: list[Fold]
     seed: int
-    test_fraction: float
+    test_fraction: float | None
     causes: pl.DataFrame | None
+
+    @cached_property
+    def contenders(self) -> list[Contender]:
+        """Contenders over all test spans, the forecaster first."""
+        return pooled([fold.contenders for fold in self.folds])
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        """The last forecaster, with what each one said of its own test span; NaN outside of these."""
+        last = self.folds[-1].fitted
+        p_slots, peak_load = (np.full_like(said, np.nan) for said in (last.p_slots, last.peak_load))
+        for fold in self.folds:
+            test = fold.spans.test.holds(self.prepared.ticks.t_s)
+            p_slots[test], peak_load[test] = fold.fitted.p_slots[test], fold.fitted.peak_load[test]
+        return Fitted(last.bundle, p_slots, peak_load)
+
+    @cached_property
+    def span(self) -> Span:
+        """All that is tested."""
+        return Span(self.folds[0].spans.test.start_s, self.folds[-1].spans.test.end_s)
 
     @cached_property
     def test(self) -> NDArray[np.bool_]:
         """Which ticks of the trace are tested."""
-        return self.spans.test.holds(self.prepared.ticks.t_s)
-
-    @cached_property
-    def ticks(self) -> Ticks:
-        """The ticks of the test span."""
-        return self.prepared.ticks.select(self.test)
+        return self.span.holds(self.prepared.ticks.t_s)
 
     @cached_property
     def onsets(self) -> NDArray[np.int64]:
         """Onsets in the test span, seconds."""
-        onset_s = self.prepared.events.onset_s
-        return onset_s[self.spans.test.holds(onset_s)]
+        return self._onsets(self.span)
 
     @cached_property
     def ours(self) -> scoring.Ticks:
         """The forecaster's alarms."""
-        return self._alarms(self.contenders[0])
+        return self._alarms(self.contenders[0], self.span)
 
     def report(self) -> dict[str, Any]:
         """The report in plain Python types; no wall-clock time is in it."""
-        rows = [self._contender(one) for one in self.contenders]
-        guard = self.fitted.bundle.manifest.guard
+        rows = [self._contender(one, self.span) for one in self.contenders]
+        last, guard = self.folds[-1].spans, self.fitted.bundle.manifest.guard
+        held, days = targets(rows), self._days()
+        judged = verdict(rows, guard.advisory_reason)
+        told = [sentence(target) for target in held if target["met"] is not None]
+        broken = defects(
+            [
+                ("the test span", rows[0]["scores"]),
+                *((f"day {day['day']}", day["contenders"][0]["scores"]) for day in days),
+            ]
+        )
         return {
-            "schema_version": 1,
+            "schema_version": 2,
             "trace": self._trace(),
             "split": {
-                **{name: asdict(getattr(self.spans, name)) for name in ("train", "calibrate", "test")},
-                "gap_s": self.spans.gap_s,
-                "warmup_s": self.spans.warmup_s,
+                "train": asdict(last.train),
+                "calibrate": asdict(last.calibrate),
+                "test": asdict(self.span),
+                "gap_s": last.gap_s,
+                "warmup_s": last.warmup_s,
             },
             "settings": {
                 "seed": self.seed,
@@ -84,7 +123,9 @@ class Findings:
                 "feature_spec_hash": SPEC_HASH,
                 "features": len(NAMES),
             },
-            "verdict": verdict(rows, guard.advisory_reason),
+            "verdict": judged | {"sentences": [*judged["sentences"], *told, *broken]},
+            "targets": held,
+            "defects": broken,
             "guard": {
                 "threshold": probability(guard.threshold),
                 "effective_negatives": guard.effective_negatives,
@@ -95,14 +136,40 @@ class Findings:
                 "alarms_denied_by_ledger": self.contenders[0].guarded.denied,
             },
             "contenders": rows,
+            "days": days,
             "recall_by_cause": self._recall_by_cause(),
-            "reliability": scoring.reliability(self.fitted.p_onset[self.test], self.ours),
+            "reliability": yardsticks.reliability(self.fitted.p_onset[self.test], self.ours),
             "forecast": self._coverage(),
             "versions": self.fitted.bundle.manifest.versions,
         }
 
-    def _alarms(self, contender: Contender) -> scoring.Ticks:
-        ticks = self.ticks
+    def _days(self) -> list[dict[str, Any]]:
+        """A row a test day, where the trace is tested day by day."""
+        if self.test_fraction is not None:
+            return []
+        days = []
+        for fold in self.folds:
+            rows = [self._contender(one, fold.spans.test) for one in fold.contenders]
+            brief = [
+                {key: row[key] for key in ("name", "title", "kind", "scores", "hindsight")} for row in rows
+            ]
+            days.append(
+                {
+                    "day": fold.spans.test.start_s // DAY_S + 1,
+                    **{name: asdict(getattr(fold.spans, name)) for name in ("train", "calibrate", "test")},
+                    "advisory": fold.fitted.bundle.manifest.guard.threshold is None,
+                    "contenders": brief,
+                    "targets": targets(rows),
+                }
+            )
+        return days
+
+    def _onsets(self, span: Span) -> NDArray[np.int64]:
+        onset_s = self.prepared.events.onset_s
+        return onset_s[span.holds(onset_s)]
+
+    def _alarms(self, contender: Contender, span: Span) -> scoring.Ticks:
+        ticks = self.prepared.ticks.select(span.holds(self.prepared.ticks.t_s))
         return scoring.Ticks(ticks.t_s, contender.guarded.alarm, ticks.eligible, ticks.next_onset_s)
 
     def _trace(self) -> dict[str, Any]:
@@ -121,27 +188,29 @@ class Findings:
             "capacity_known": False,
         }
 
-    def _contender(self, contender: Contender) -> dict[str, Any]:
-        ours, theirs, is_ours = self.ours, self._alarms(contender), contender.name == FORECASTER
-        told = probability if is_ours else _as_it_is
-        best = scoring.hindsight(contender.score, theirs, self.onsets, RATE)
+    def _contender(self, contender: Contender, span: Span) -> dict[str, Any]:
+        ours, onsets = contender.name == FORECASTER, self._onsets(span)
+        theirs = self._alarms(contender, span)
+        told = probability if ours else _as_it_is
+        best = yardsticks.hindsight(contender.score, theirs, onsets, RATE)
+        apart = None
+        if not ours and span == self.span:
+            apart = asdict(yardsticks.difference(self.ours, theirs, onsets, seed=self.seed))
         return {
             "name": contender.name,
             "title": contender.title,
             "kind": contender.kind,
-            "scores": asdict(scoring.score(theirs, self.onsets, seed=self.seed)),
+            "scores": asdict(scoring.score(theirs, onsets, seed=self.seed)),
             "threshold": told(contender.state.threshold),
             "hindsight": best and asdict(best) | {"threshold": told(best.threshold)},
-            "curve": [list(point) for point in scoring.curve(contender.score, theirs, self.onsets)],
-            "difference": None
-            if is_ours
-            else asdict(scoring.difference(ours, theirs, self.onsets, seed=self.seed)),
+            "curve": [list(point) for point in yardsticks.curve(contender.score, theirs, onsets)],
+            "difference": apart,
         }
 
     def _recall_by_cause(self) -> list[dict[str, Any]]:
         if self.causes is None:
             return []
-        return scoring.recall_by_cause(self.ours, self.onsets, likely(self.causes, self.prepared))
+        return yardsticks.recall_by_cause(self.ours, self.onsets, likely(self.causes, self.prepared))
 
     def _coverage(self) -> dict[str, Any] | None:
         """Share of eligible test ticks whose peak stayed at or under each forecast quantile."""

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import plots
+from pipeline.targets import sentence
 
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 UNKNOWN = "–"
@@ -92,6 +93,7 @@ def render(
         "interval": interval,
         "clock": clock,
         "claim": _claim,
+        "target": sentence,
     }
     return environment.get_template("report.html.j2").render(
         report=report,
@@ -132,8 +134,8 @@ def forecaster(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ranked(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Forecaster first, then baselines by falling recall, oracles last."""
-    place = {"forecaster": 0, "baseline": 1, "oracle": 2}
+    """Forecaster first, then baselines by falling recall, then those that know the future."""
+    place = {"forecaster": 0, "baseline": 1, "told": 2, "oracle": 3}
     return sorted(
         report["contenders"],
         key=lambda one: (place[one["kind"]], -(one["scores"]["event_recall"]["value"] or 0)),

@@ -11,7 +11,16 @@ from pipeline.terminal import console, say
 def run_backtest(
     trace: Annotated[Path, typer.Argument(help="Trace file of any known format.")],
     out: Annotated[Path, typer.Option(help="Folder for the report, the ticks and the bundle.")],
-    test_fraction: Annotated[float, typer.Option(help="Share of the trace, at its end, to test on.")] = 0.35,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Share of the trace, at its end, to test on in one piece; else 0.35.")
+    ] = None,
+    walk_forward: Annotated[
+        bool | None,
+        typer.Option(
+            help="Test every day but the first, each trained on the days before it; by default where the "
+            "trace has three days or more and no fraction is given."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same report.")] = 0,
     tracking: Annotated[
         str, typer.Option(help="MLflow tracking store that the run is logged to; '' logs none.")
@@ -32,7 +41,13 @@ def run_backtest(
         progress("read the trace", 0.0)
         loaded = load_trace(trace)
         result = backtest(
-            loaded, out, test_fraction=test_fraction, seed=seed, causes=read_truth(trace), progress=progress
+            loaded,
+            out,
+            test_fraction=test_fraction,
+            walk=walk_forward,
+            seed=seed,
+            causes=read_truth(trace),
+            progress=progress,
         )
         if tracking:
             progress("log the run", 0.0)

@@ -15,7 +15,7 @@ from models.examples import TraceExamples
 from models.forecaster import Settings as ForecasterSettings
 from pipeline import contenders as field
 from pipeline.backtest import Result, backtest
-from pipeline.contenders import Contender
+from pipeline.contenders import Contender, Field
 from pipeline.split import Split
 from pipeline.train import Fitted
 
@@ -66,9 +66,9 @@ def small_backtest(small_settings: Callable[..., ForecasterSettings]) -> Backtes
         made: list[tuple[TraceExamples, Split, Fitted, list[Contender]]] = []
         told: list[tuple[str, float]] = []
 
-        def compete(prepared: TraceExamples, spans: Split, fitted: Fitted, *rest: object) -> list[Contender]:
-            contenders = field.compete(prepared, spans, fitted, *rest)  # type: ignore[arg-type]
-            made.append((prepared, spans, fitted, contenders))
+        def compete(known: Field, spans: Split, fitted: Fitted, *rest: object) -> list[Contender]:
+            contenders = field.compete(known, spans, fitted, *rest)  # type: ignore[arg-type]
+            made.append((known.prepared, spans, fitted, contenders))
             return contenders
 
         with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipeline import scoring
+from pipeline import scoring, yardsticks
+from pipeline.targets import targets
 
 START_S = 259_200
 CAUSES = ("cron", "fan_out", "ramp")
@@ -28,7 +29,7 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
 
     def contend(name: str, title: str, kind: str, strength: float) -> tuple[dict[str, Any], scoring.Ticks]:
         values = strength * soon + mood + random.normal(size=len(t_s)) * 0.4
-        best = scoring.hindsight(values, quiet, onsets, rate=0.04)
+        best = yardsticks.hindsight(values, quiet, onsets, rate=0.04)
         assert best is not None
         ticks = scoring.Ticks(t_s, values >= best.threshold, quiet.eligible, following)
         contender = {
@@ -38,7 +39,7 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
             "scores": asdict(scoring.score(ticks, onsets, resamples=200, seed=seed)),
             "threshold": best.threshold,
             "hindsight": asdict(best),
-            "curve": scoring.curve(values, quiet, onsets),
+            "curve": yardsticks.curve(values, quiet, onsets),
         }
         return contender, ticks
 
@@ -50,10 +51,11 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
         ("ewma", "EWMA slope", "baseline", 0.5),
         ("seasonal_naive", "Seasonal naive, 1 h", "baseline", 0.2),
         ("lightgbm", "LightGBM on lags", "baseline", 1.6),
+        ("told", "LightGBM told the causes", "told", 3.4),
         ("oracle", "Perfect-lead oracle", "oracle", 40.0),
     ):
         other, ticks = contend(name, title, kind, strength)
-        apart = scoring.difference(alarms, ticks, onsets, resamples=200, seed=seed)
+        apart = yardsticks.difference(alarms, ticks, onsets, resamples=200, seed=seed)
         contenders.append(other | {"difference": asdict(apart)})
     silent = scoring.score(quiet, onsets, resamples=200, seed=seed)
     contenders.append(
@@ -65,7 +67,7 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
             "threshold": None,
             "hindsight": None,
             "curve": [],
-            "difference": asdict(scoring.difference(alarms, quiet, onsets, resamples=200, seed=seed)),
+            "difference": asdict(yardsticks.difference(alarms, quiet, onsets, resamples=200, seed=seed)),
         }
     )
     known = onsets[: len(onsets) * 4 // 5]
@@ -73,7 +75,7 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
     p_onset = np.clip(soon * random.beta(3, 4, len(t_s)) + random.beta(1, 30, len(t_s)), 0, 1)
     return {
         "report": {
-            "schema_version": 1,
+            "schema_version": 2,
             "trace": {
                 "name": "sample",
                 "format": "tidegate",
@@ -117,9 +119,12 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
                 "reason": None,
                 "alarms_denied_by_ledger": 41,
             },
+            "targets": targets(contenders),
+            "defects": [],
             "contenders": contenders,
-            "recall_by_cause": scoring.recall_by_cause(alarms, onsets, causes),
-            "reliability": scoring.reliability(p_onset, quiet),
+            "days": [],
+            "recall_by_cause": yardsticks.recall_by_cause(alarms, onsets, causes),
+            "reliability": yardsticks.reliability(p_onset, quiet),
             "forecast": {
                 "peak_coverage": [{"quantile": 0.5, "covered": 0.52}, {"quantile": 0.9, "covered": 0.88}]
             },

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from models.baselines import SIMPLE
+from models.baselines import PLANNERS, SIMPLE
 from models.guard.guard import Guard
 from models.guard.replay import replay
 from pipeline.contenders import FORECASTER, Contender
 from tests.pipeline.conftest import Run
 
-NAMES = [FORECASTER, "lightgbm", *SIMPLE, "random", "quiet", "oracle"]
+NAMES = [FORECASTER, "lightgbm", *SIMPLE, *PLANNERS, "random", "quiet", "told", "oracle"]
 
 
 def named(run: Run, name: str) -> Contender:
@@ -17,7 +17,8 @@ def named(run: Run, name: str) -> Contender:
 def test_who_competes_the_forecaster_first(run: Run) -> None:
     assert [one.name for one in run.contenders] == NAMES
     assert {one.name: one.kind for one in run.contenders} == {
-        name: {FORECASTER: "forecaster", "oracle": "oracle"}.get(name, "baseline") for name in NAMES
+        name: {FORECASTER: "forecaster", "told": "told", "oracle": "oracle"}.get(name, "baseline")
+        for name in NAMES
     }
     assert len({one.title for one in run.contenders}) == len(NAMES)
     assert {len(one.guarded.alarm) for one in run.contenders} == {run.result.ticks.height}

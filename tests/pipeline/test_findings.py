@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.examples import TraceExamples
 from models.guard.guard import RAISE
-from pipeline.findings import REQUIRED_NEGATIVES, Findings, likely, probability
+from pipeline.findings import REQUIRED_NEGATIVES, Findings, Fold, likely, probability
 from pipeline.report import validate
 from tests.pipeline.conftest import SEED, TEST_FRACTION, Run
 
@@ -85,9 +85,8 @@ def test_no_cause_at_all(level: TraceExamples) -> None:
 
 
 def findings(run: Run, named: pl.DataFrame | None) -> Findings:
-    return Findings(
-        run.trace, run.prepared, run.spans, run.fitted, run.contenders, SEED, TEST_FRACTION, named
-    )
+    fold = Fold(run.spans, run.fitted, run.contenders)
+    return Findings(run.trace, run.prepared, [fold], SEED, TEST_FRACTION, named)
 
 
 def test_without_causes_no_recall_by_cause_is_told(run: Run) -> None:
