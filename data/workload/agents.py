@@ -20,7 +20,6 @@ from data.workload.volleys import sizes, volleys
 EPISODES_PER_HOUR = (2.0, 4.0)
 FOLLOWED = 0.8
 """Share of planning calls that calls really follow."""
-DELAY_S = (20.0, 60.0)
 SPREAD_S = (5.0, 15.0)
 PLAN_PROMPT_TOKENS = (15_000, 40_000)
 PLAN_OUTPUT_TOKENS = (200, 3_000)
@@ -66,10 +65,10 @@ def _episodes(
     per_hour: float,
     load_tokens_per_s: float,
 ) -> tuple[list[Calls], list[Cause]]:
-    plan_s = arrivals(
-        random, day_curve(random, settings.start, settings.span_s), per_hour * settings.span_s / 3600
-    )
-    delay_s = random.uniform(*DELAY_S, len(plan_s))
+    growth = settings.figures.growth_per_day
+    curve = day_curve(random, settings.start, settings.span_s, growth_per_day=growth)
+    plan_s = arrivals(random, curve, per_hour * settings.span_s / 3600)
+    delay_s = random.uniform(*settings.figures.delay_s, len(plan_s))
     low, high = np.log(PLAN_PROMPT_TOKENS)
     prompt = np.exp(random.uniform(low, high, len(plan_s))).astype(np.int64)
     # The calls that follow are read from the plan, so it must have been written by then.

@@ -50,7 +50,9 @@ def call_api(settings: Settings, requests_per_s: float, first_sender: int) -> tu
     parts, causes = [], []
     for i, sender in enumerate(api_senders()):
         random = stream(settings.seed, f"api {i}")
-        curve = day_curve(random, settings.start, settings.span_s)
+        curve = day_curve(
+            random, settings.start, settings.span_s, growth_per_day=settings.figures.growth_per_day
+        )
         curve = DAY_SHARE * curve / curve.mean() + 1 - DAY_SHARE
         at_s = arrivals(random, curve, requests_per_s / TENANTS * settings.span_s)
         grown = np.zeros(len(at_s))

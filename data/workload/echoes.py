@@ -10,7 +10,6 @@ CAPACITY = 5.5
 WINDOW_S = 10
 MAX_SHED = 0.8
 EPISODE_GAP_S = 30.0
-RETRY_AFTER_S = (10.0, 30.0)
 JITTER = 0.2
 """Clients come back up to this share later than they were told."""
 COME_BACK = 0.85
@@ -36,7 +35,9 @@ def shed_and_retry(
     refused = np.flatnonzero(~spared & (random.random(len(calls)) < chance))
     at_s = calls.arrived_s[refused]
     episode = np.cumsum(np.diff(at_s, prepend=-np.inf) > EPISODE_GAP_S) - 1
-    told_s = np.round(random.uniform(*RETRY_AFTER_S, int(episode[-1]) + 1 if len(episode) else 0))
+    told_s = np.round(
+        random.uniform(*settings.figures.retry_after_s, int(episode[-1]) + 1 if len(episode) else 0)
+    )
     wait_s = told_s[episode] * (1 + JITTER * random.random(len(refused)))
     back = (random.random(len(refused)) < COME_BACK) & (at_s + wait_s < settings.span_s)
     retried = refused[back]

@@ -56,9 +56,8 @@ def generate(settings: Settings) -> Workload:
     load = rate * (CHAT_SHARE * chat.mean_work_tokens + API_SHARE * mean_work_tokens())
     senders = chat.senders + api_senders()
     api, storms = call_api(settings, API_SHARE * rate, len(chat.senders))
-    jobs, job_senders = draw_jobs(settings, load, chat.senders, len(senders))
+    runs, cron, job_senders = _scheduled(settings, load, chat.senders, len(senders))
     senders += job_senders
-    runs, cron = run_jobs(settings, jobs)
     episodes, fan_outs, agent_senders = run_agents(settings, load, len(senders))
     senders += agent_senders
     crowds, ramps = ramp_crowds(settings, chat, CHAT_SHARE * rate, first_session=0)
@@ -67,16 +66,39 @@ def generate(settings: Settings) -> Workload:
     others = _within(join([*api, *runs, *episodes, *crowds, *shots]), settings.span_s)
     chat_requests = max(rate * settings.span_s - len(others), MIN_CHAT_SHARE * rate * settings.span_s)
     usual = _usual_conversations(settings, chat, chat_requests, int(others.session.max(initial=NONE)) + 1)
-    calls = join([others, _within(usual, settings.span_s)])
+    calls = _without_leaver(settings, chat, join([others, _within(usual, settings.span_s)]))
     if not len(calls):
         raise InputError("These settings give no request at all; raise days or requests_per_s.")
     calls = calls.take(np.argsort(calls.arrived_s, kind="stable"))
     calls, retries, retry_of, echoes = shed_and_retry(settings, calls, senders, load)
     origin_us = int(settings.start.timestamp()) * 1_000_000 + settings.start.microsecond
-    requests = _requests(join([calls, retries]), len(calls), retry_of, senders, origin_us, settings.seed)
+    requests = _requests(join([calls, retries]), len(calls), retry_of, senders, origin_us, _source(settings))
     return Workload(
         requests, _causes([*cron, *fan_outs, *ramps, *storms, *echoes, *shocks], origin_us, requests)
     )
+
+
+def _scheduled(
+    settings: Settings, load_tokens_per_s: float, chat: list[Sender], first_sender: int
+) -> tuple[list[Calls], list[Cause], list[Sender]]:
+    """Runs of all jobs; where schedules change, of the old ones until then, then of the new."""
+    change = settings.figures.change
+    eras = [("", (0.0, change))] + ([("-new", (change, 1.0))] if change < 1.0 else [])
+    calls: list[Calls] = []
+    causes: list[Cause] = []
+    senders: list[Sender] = []
+    for era, share in eras:
+        jobs, owners = draw_jobs(settings, load_tokens_per_s, chat, first_sender + len(senders), era)
+        runs, found = run_jobs(settings, jobs, era, share)
+        calls, causes, senders = calls + runs, causes + found, senders + owners
+    return calls, causes, senders
+
+
+def _without_leaver(settings: Settings, chat: ChatTenants, calls: Calls) -> Calls:
+    """Drop what the largest chat tenant would have sent after it left."""
+    leave = settings.figures.leave
+    gone = (calls.sender == int(chat.share.argmax())) & (calls.arrived_s >= leave * settings.span_s)
+    return calls.take(~gone) if leave < 1.0 else calls
 
 
 def _within(calls: Calls, span_s: float) -> Calls:
@@ -88,7 +110,7 @@ def _usual_conversations(settings: Settings, chat: ChatTenants, requests: float,
     starts, owners = [], []
     for i in range(len(chat.senders)):
         random = stream(settings.seed, f"chat {i}")
-        curve = day_curve(random, settings.start, settings.span_s, LEAD_S)
+        curve = day_curve(random, settings.start, settings.span_s, LEAD_S, settings.figures.growth_per_day)
         found = arrivals(random, curve, requests * chat.share[i] / chat.turns[i], LEAD_S)
         starts.append(found)
         owners.append(np.full(len(found), i))
@@ -97,7 +119,7 @@ def _usual_conversations(settings: Settings, chat: ChatTenants, requests: float,
 
 
 def _requests(
-    calls: Calls, first_tries: int, retry_of: Ints, senders: list[Sender], origin_us: int, seed: int
+    calls: Calls, first_tries: int, retry_of: Ints, senders: list[Sender], origin_us: int, source: str
 ) -> pl.DataFrame:
     """Name the calls; those from ``first_tries`` on are retries of the calls at ``retry_of``."""
     repeats = np.concatenate([np.full(first_tries, NONE), retry_of])
@@ -121,7 +143,7 @@ def _requests(
         }
     )
     frame = pl.concat([numbers, names[calls.sender]], how="horizontal").with_columns(
-        source=pl.lit(f"synthetic-{seed}"),
+        source=pl.lit(source),
         request_id="r" + pl.col("request"),
         arrived_at=pl.col("arrived_us").cast(UTC_US),
         finished_at=pl.col("finished_us").cast(UTC_US),
@@ -137,6 +159,11 @@ def _requests(
         },
     )
     return frame.select(pl.col(name).cast(kind) for name, kind in POLARS_REQUESTS.items())
+
+
+def _source(settings: Settings) -> str:
+    family = "" if settings.family == "base" else f"{settings.family}-"
+    return f"synthetic-{family}{settings.seed}"
 
 
 def _causes(causes: list[Cause], origin_us: int, requests: pl.DataFrame) -> pl.DataFrame:

@@ -10,8 +10,6 @@ from data.workload.rhythm import hour_and_weekend
 from data.workload.settings import Settings, stream
 from data.workload.volleys import sizes, volleys
 
-PERIODS_S = (3600, 60, 300, 1800, 600, 900, 120, 1200)
-"""In the order in which they are dealt out, so that every workload has a few of each."""
 HEAVY_FROM_S = 600
 HEAVY_RUNS_PER_DAY = 75
 """Jobs are made heavy until their runs come to this many a weekday."""
@@ -56,18 +54,18 @@ class Job:
 
 
 def draw_jobs(
-    settings: Settings, load_tokens_per_s: float, chat: list[Sender], first_sender: int
+    settings: Settings, load_tokens_per_s: float, chat: list[Sender], first_sender: int, era: str = ""
 ) -> tuple[list[Job], list[Sender]]:
-    """Draw 15-25 jobs, sized by the mean base load, and their senders."""
-    random = stream(settings.seed, "jobs")
+    """Draw 15-25 jobs, sized by the mean base load, and their senders; those of another era are others."""
+    random = stream(settings.seed, f"jobs{era}")
     count = int(random.integers(15, 26))
-    period = np.resize(PERIODS_S, count)
+    period = np.resize(settings.figures.periods_s, count)
     limited = _limited_hours(random, period)
     heavy = _heavy(random, period, limited)
     jobs, senders = [], []
     for i in range(count):
         owner = chat[int(random.integers(len(chat)))]
-        tenant = f"job-{i:02}" if random.random() < 0.7 else owner.tenant
+        tenant = f"job{era}-{i:02}" if random.random() < 0.7 else owner.tenant
         model = "large" if owner.model == "small" and tenant == owner.tenant else "small"
         senders.append(Sender(tenant, "batch" if random.random() < 0.85 else "standard", model))
         spread_s = random.uniform(3, 20)
@@ -114,13 +112,18 @@ def _heavy(random: np.random.Generator, period: Ints, limited: NDArray[np.bool_]
     return heavy
 
 
-def run_jobs(settings: Settings, jobs: list[Job]) -> tuple[list[Calls], list[Cause]]:
-    """Calls of all runs within the span, and a cause for each run."""
+def run_jobs(
+    settings: Settings, jobs: list[Job], era: str = "", share: tuple[float, float] = (0.0, 1.0)
+) -> tuple[list[Calls], list[Cause]]:
+    """Calls of all runs that start within that share of the span, and a cause for each run."""
+    first_s, end_s = (edge * settings.span_s for edge in share)
     parts, causes = [], []
     for i, job in enumerate(jobs):
         # A stream for each job: one more job leaves the runs of the others as they are.
-        random = stream(settings.seed, f"job {i}")
+        random = stream(settings.seed, f"job{era} {i}")
         due_s = _due(random, settings, job)
+        if share != (0.0, 1.0):
+            due_s = due_s[(due_s >= first_s) & (due_s < end_s)]
         calls, found = _runs(random, job, due_s)
         parts.append(calls)
         causes.extend(found)

@@ -21,8 +21,14 @@ def hour_and_weekend(start: datetime, at_s: Floats) -> tuple[Floats, NDArray[np.
     return days % 1 * 24, weekday >= 5
 
 
-def day_curve(random: np.random.Generator, start: datetime, seconds: float, lead_s: int = 0) -> Floats:
-    """Relative intensity by minute from ``-lead_s`` on: two or three peaks a day, quieter weekends."""
+def day_curve(
+    random: np.random.Generator,
+    start: datetime,
+    seconds: float,
+    lead_s: int = 0,
+    growth_per_day: float = 0.0,
+) -> Floats:
+    """Relative intensity by minute from ``-lead_s`` on: two or three peaks a day, quiet weekends, growth."""
     at_s = np.arange(-lead_s, seconds, GRID_S, dtype=np.float64) + GRID_S / 2
     hour, weekend = hour_and_weekend(start, at_s)
     peaks = np.array([10.0, 14.5, 20.0])[: random.integers(2, 4)]
@@ -35,7 +41,7 @@ def day_curve(random: np.random.Generator, start: datetime, seconds: float, lead
     curve = np.where(weekend, curve * random.uniform(0.4, 0.8), curve)
     knots = np.arange(-lead_s, seconds + KNOT_S, KNOT_S)
     drift = np.interp(at_s, knots, random.normal(0, DRIFT_SD, len(knots)))
-    drifting: Floats = curve * np.exp(drift)
+    drifting: Floats = curve * np.exp(drift) * (1.0 + growth_per_day) ** (at_s / 86_400)
     return drifting
 
 

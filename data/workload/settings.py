@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import InputError
+from data.workload.family import FAMILIES, Family
 
 DAY_S = 86_400
 MIN_SPAN_S = 600
@@ -29,6 +30,7 @@ class Settings:
         lengths: Parquet file of per-client token lengths to draw tenants from, with the columns input_mean,
             input_p50, input_p95, output_mean, output_p50 and output_p95; None for the built-in figures.
         chat_tenants: how many tenants hold conversations.
+        family: name of the figures that it follows, one of data.workload.family.FAMILIES.
 
     Raises:
         InputError: when a setting is out of range.
@@ -41,6 +43,7 @@ class Settings:
     start: datetime = datetime(2026, 1, 5, tzinfo=UTC)
     lengths: Path | None = None
     chat_tenants: int = 30
+    family: str = "base"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.days) and MIN_SPAN_S / DAY_S <= self.days <= MAX_DAYS):
@@ -63,11 +66,18 @@ class Settings:
             raise InputError(f"start must have a time zone, such as +00:00; got {self.start.isoformat()!r}.")
         if self.chat_tenants < 1:
             raise InputError(f"chat_tenants must be at least 1; got {self.chat_tenants!r}.")
+        if self.family not in FAMILIES:
+            raise InputError(f"family must be one of {', '.join(FAMILIES)}; got {self.family!r}.")
 
     @property
     def span_s(self) -> float:
         """Length of the workload in seconds."""
         return self.days * DAY_S
+
+    @property
+    def figures(self) -> Family:
+        """What the family says."""
+        return FAMILIES[self.family]
 
 
 def stream(seed: int, component: str) -> np.random.Generator:

@@ -9,7 +9,6 @@ from data.workload.settings import Settings, stream
 from data.workload.volleys import sizes, volleys
 
 RAMPS_PER_DAY = 8.0
-RAMP_S = (120.0, 480.0)
 PLATEAU_S = (120.0, 900.0)
 DECAY_S = (300.0, 1200.0)
 PEAK = (2.5, 5.0)
@@ -33,7 +32,9 @@ def ramp_crowds(
     for begin_s in moments(random, RAMPS_PER_DAY, settings.span_s):
         group = _group(random, chat.share)
         peak = random.uniform(*PEAK)
-        rise_s, hold_s, decay_s = (random.uniform(*range_s) for range_s in (RAMP_S, PLATEAU_S, DECAY_S))
+        rise_s, hold_s, decay_s = (
+            random.uniform(*range_s) for range_s in (settings.figures.ramp_s, PLATEAU_S, DECAY_S)
+        )
         hour, _ = hour_and_weekend(settings.start, np.array([begin_s]))
         if not RAMP_HOURS[0] <= hour[0] < RAMP_HOURS[1]:
             continue

@@ -75,6 +75,13 @@ def make_workload(
     lengths: Annotated[
         Path | None, typer.Option(help="Parquet file of clients' token lengths; by default built-in figures.")
     ] = None,
+    family: Annotated[
+        str,
+        typer.Option(
+            help="base, or drift: other periods and delays, growth, new schedules halfway, a tenant that "
+            "leaves."
+        ),
+    ] = "base",
 ) -> None:
     """Write a synthetic workload, and beside it the causes of its bursts (NAME.truth.csv)."""
     from rich.table import Table
@@ -82,7 +89,7 @@ def make_workload(
     from data.workload import Settings, check_path, generate, summarise, write
 
     check_path(path)  # before the work, not after it
-    settings = Settings(days=days, seed=seed, requests_per_s=rate, lengths=lengths)
+    settings = Settings(days=days, seed=seed, requests_per_s=rate, lengths=lengths, family=family)
     workload = generate(settings)
     truth = write(workload, path)
     table = Table("what", "count", "per day")

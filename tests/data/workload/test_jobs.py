@@ -6,7 +6,8 @@ import pytest
 
 from data.workload import Settings
 from data.workload.calls import Sender
-from data.workload.jobs import PERIODS_S, Job, draw_jobs, run_jobs
+from data.workload.family import FAMILIES
+from data.workload.jobs import Job, draw_jobs, run_jobs
 
 HOURLY = Job(
     tenant="job-00",
@@ -71,7 +72,7 @@ def test_every_workload_has_jobs_of_each_period_and_short_ones_are_light(seed: i
     settings = Settings(seed=seed)
     jobs, senders = draw_jobs(settings, 4_000.0, [Sender("chat-00", "premium", "large")], first_sender=1)
     assert 15 <= len(jobs) <= 25
-    assert {job.period_s for job in jobs} == set(PERIODS_S)
+    assert {job.period_s for job in jobs} == set(FAMILIES["base"].periods_s)
     assert [job.sender for job in jobs] == list(range(1, 1 + len(senders)))
     assert all(sender.model == "small" for sender in senders)
     assert all(0 <= job.phase_s < job.period_s for job in jobs)
