@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnxruntime as ort
@@ -36,13 +36,18 @@ class TrainingWindow(_Strict):
 
 
 class GuardState(_Strict):
-    """How the guard starts: its threshold on the score, or the reason why the forecaster stays advisory."""
+    """How the guard starts: its threshold on the score, or the reason why the forecaster stays advisory.
+
+    ``skill`` is what opens the skill gate at the start: for the latest onsets of the calibration span,
+    whether a would-be alarm anticipated them, and the chance that one moved by a random time would have.
+    """
 
     threshold: float | None
     scale: float = Field(default=1.0, gt=0.0)
     effective_negatives: int
     thinning_step: int
     advisory_reason: str | None
+    skill: tuple[tuple[bool, Annotated[float, Field(gt=0.0, le=1.0)]], ...] = ()
 
 
 class Manifest(_Strict):

@@ -20,8 +20,10 @@ from models.examples import TraceExamples, prepare
 from models.export import export
 from models.forecaster import Examples, Forecaster, Settings, train
 from models.guard.calibration import calibrate
-from models.guard.guard import RATE
+from models.guard.guard import RATE, Guard
+from models.guard.replay import replay
 from models.guard.score import SMALLEST_P, sustained_scores
+from models.guard.skill import SkillGate
 from pipeline.split import Split, split
 
 PACKAGES = (
@@ -89,7 +91,7 @@ def fit(
     forecaster = train(_select(examples, learn), settings, [_Epochs(progress, settings.epochs)])
     progress("export and check", 0.0)
     p_slots, peak_load = forecast(forecaster, examples.features)
-    p_onset = p_slots.sum(axis=1)
+    p_onset, score = p_slots.sum(axis=1), sustained_scores(p_slots)
     span = spans.calibrate.holds(ticks.t_s)
     model = export(forecaster, examples.features[learn | (span & ~np.isnan(p_onset))])
     write_bundle(
@@ -98,7 +100,7 @@ def fit(
         scaler_mean=forecaster.encoder.mean.tolist(),
         scaler_scale=forecaster.encoder.scale.tolist(),
         training=_window(trace, prepared, spans),
-        guard=calibrated(sustained_scores(p_slots), ticks, span),
+        guard=proven(calibrated(score, ticks, span), score, ticks, span),
         metrics={"calibrate_log_loss": _log_loss(p_onset[span], ticks.select(span))},
         versions=versions(),
     )
@@ -145,6 +147,19 @@ def calibrated(score: NDArray[np.float64], ticks: Ticks, span: NDArray[np.bool_]
         thinning_step=found.step,
         advisory_reason=found.reason,
     )
+
+
+def proven(
+    state: GuardState, score: NDArray[np.float64], ticks: Ticks, span: NDArray[np.bool_]
+) -> GuardState:
+    """The state with what its alarms would have anticipated on the calibration span.
+
+    The budget is a fresh one there, as in live operation: the first hour's bursts are seldom anticipated.
+    """
+    gate = SkillGate()
+    replay(Guard(state.threshold, state.scale, skill=gate), score[span], ticks.select(span))
+    found = tuple((onset.anticipated, onset.chance) for onset in gate.onsets)
+    return state.model_copy(update={"skill": found})
 
 
 def versions() -> dict[str, str]:

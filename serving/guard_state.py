@@ -1,4 +1,4 @@
-"""The guard's budget on disk: a restart must not reset it."""
+"""The guard on disk: a restart must not reset its budget, its skill gate or its trip wire."""
 
 import json
 import os
@@ -15,13 +15,14 @@ VERSION = 1
 def load_guard(path: Path | None, bundle_version: str, manifest: Manifest) -> Guard:
     """Restore the guard from ``path``, or start it afresh where there is none.
 
-    A state that another bundle left keeps the ledger, which is the gate's, and takes this bundle's threshold.
+    A state that another bundle left keeps the ledger, which is the gate's; threshold, skill gate and trip
+    wire start anew with this bundle. A state from before there were gate and wire gets those of the bundle.
 
     Raises:
         InputError: when the file can't be read or is damaged; a budget is never reset silently.
 
     """
-    fresh = Guard(manifest.guard.threshold, manifest.guard.scale)
+    fresh = Guard.start(manifest.guard)
     if path is None:
         return fresh
     try:
@@ -44,8 +45,10 @@ def load_guard(path: Path | None, bundle_version: str, manifest: Manifest) -> Gu
     except InputError as error:
         raise InputError(_damaged(path, str(error))) from error
     if state.get("bundle") == bundle_version:
+        guard.skill = guard.skill or fresh.skill
+        guard.wire = guard.wire or fresh.wire
         return guard
-    return Guard(fresh.threshold, fresh.scale, guard.ledger)
+    return Guard.start(manifest.guard, guard.ledger)
 
 
 def guard_state(bundle_version: str, guard: Guard) -> dict[str, Any]:

@@ -228,11 +228,13 @@ class ForecastResponse(_Message):
     threshold: float | None = Field(description="An alarm needs a score over it; null while advisory.")
     alarm: bool = Field(description="The forecast tightens the gate.")
     denied: bool = Field(description="Over the threshold, and the false-alarm budget refused.")
+    would_alarm: bool = Field(description="Threshold and budget let an alarm stand, advisory or not.")
     tightening_target: float
     tightening: float = Field(description="Where the gate stands on its way to the target.")
     advisory: bool = Field(description="The forecast is reported and doesn't tighten.")
     state: State
     reason: str
+    retrain: bool = Field(description="The guard's trip wire is crossed: only a new bundle helps.")
 
 
 class Counts(_Message):
@@ -262,7 +264,30 @@ class LedgerReport(_Message):
     limit_by_window: dict[str, float]
     remaining_alarm_ticks: int
     charges: int
-    denials: int
+    denials: int = Field(description="Alarms that the budget refused, those while advisory included.")
+
+
+class SkillReport(_Message):
+    """Whether would-be alarms anticipate the latest onsets better than chance; closed, none tightens."""
+
+    open: bool
+    onsets: int = Field(description="Latest onsets that count, those of calibration included.")
+    anticipated_onsets: int
+    recall: float | None
+    random_recall: float | None = Field(description="Recall of the same alarms, moved by a random time.")
+    luck: float = Field(description="Probability of so many anticipated onsets by luck alone.")
+    reason: str | None = Field(description="Why the gate is closed; null while it is open.")
+
+
+class WireReport(_Message):
+    """Whether scores are over the threshold so often that they have left their calibration."""
+
+    tripped: bool = Field(description="Muted until a new bundle is loaded.")
+    evidence: float = Field(description="Wealth of a bet against a rate within the limits.")
+    trips_at: float
+    over_threshold_rate: float | None = Field(description="Of calm ticks, over the latest day of them.")
+    strict_over_threshold_rate: float | None = Field(description="Late ticks in alarm too late included.")
+    reason: str | None = Field(description="Why it has tripped; null while it has not.")
 
 
 class ReportResponse(_Message):
@@ -281,7 +306,10 @@ class ReportResponse(_Message):
     advisory: bool
     state: State
     reason: str
+    retrain: bool = Field(description="The guard's trip wire is crossed: only a new bundle helps.")
     ledger: LedgerReport
+    skill_gate: SkillReport | None
+    trip_wire: WireReport | None
     late_rows: int = Field(description="Rows that came after their second was closed, and were left out.")
 
 
@@ -295,6 +323,7 @@ class ReadyResponse(_Message):
     lake: str | None = Field(description="'ok', or why the lake can't be written; null where none is kept.")
     predictor: State
     reason: str
+    retrain: bool = Field(description="The guard's trip wire is crossed: only a new bundle helps.")
 
 
 class Problem(BaseModel):

@@ -66,6 +66,7 @@ class Seen:
         threshold: what the score was compared with.
         alarm: the guard let the forecast tighten the gate.
         denied: the score was over the threshold and the false-alarm budget refused.
+        would_alarm: threshold and budget let an alarm stand; it does unless the predictor is advisory.
 
     """
 
@@ -78,6 +79,7 @@ class Seen:
     threshold: float | None = None
     alarm: bool = False
     denied: bool = False
+    would_alarm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +188,16 @@ class Predictor:
         if reason := self._unsure(offered.ticked_s):
             return Status("warming up", reason)
         if self.guard.advisory:
-            return Status("advisory", guard.advisory_reason or "the bundle has no alarm threshold")
+            why = self.guard.reason or guard.advisory_reason or "the bundle has no alarm threshold"
+            return Status("advisory", why)
         return Status("active", "forecasts may tighten the gate")
 
     def _one(self, t_s: int, *, decide: bool, tightened: bool) -> None:
         features = self.offered.features(t_s)
         self.judged = self.meter.mature(t_s, self.offered.work)
         for tick in self.judged:
-            self.guard.settle(self._unix_s(tick.t_s), tick.negative)
+            onset_s = None if tick.next_onset_s is None else self._unix_s(tick.next_onset_s)
+            self.guard.settle(self._unix_s(tick.t_s), tick.negative, late=tick.late, onset_s=onset_s)
         if not decide:
             return
         self.seen = seen = self._look(t_s, features)
@@ -227,6 +231,7 @@ class Predictor:
             verdict.threshold,
             verdict.alarm,
             verdict.denied,
+            verdict.would,
         )
 
     def _unsure(self, t_s: int) -> str | None:

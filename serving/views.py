@@ -3,6 +3,8 @@
 import math
 from datetime import UTC, datetime
 
+from models.guard.skill import SkillGate
+from models.guard.tripwire import TRIPS_AT, TripWire
 from serving import messages
 from serving.clock import Clock
 from serving.controller.decide import Controller
@@ -28,11 +30,13 @@ def forecast(predictor: Predictor, controller: Controller, clock: Clock) -> mess
         threshold=predictor.guard.threshold,
         alarm=seen.alarm,
         denied=seen.denied,
+        would_alarm=seen.would_alarm,
         tightening_target=predictor.target(now_s),
         tightening=controller.snapshot(now_s).tightening,
         advisory=status.state != "active",
         state=status.state,
         reason=status.reason,
+        retrain=predictor.guard.muted,
     )
 
 
@@ -66,6 +70,7 @@ def report(predictor: Predictor, clock: Clock) -> messages.ReportResponse:
         advisory=status.state != "active",
         state=status.state,
         reason=status.reason,
+        retrain=predictor.guard.muted,
         ledger=messages.LedgerReport(
             share_by_window={
                 f"{length_s} s": _known(ledger.share(length_s)) for length_s, _ in ledger.windows
@@ -73,8 +78,10 @@ def report(predictor: Predictor, clock: Clock) -> messages.ReportResponse:
             limit_by_window={f"{length_s} s": share for length_s, share in ledger.windows},
             remaining_alarm_ticks=ledger.remaining(),
             charges=ledger.charges,
-            denials=ledger.denials,
+            denials=predictor.guard.would_ledger.denials,
         ),
+        skill_gate=_skill(predictor.guard.skill),
+        trip_wire=_wire(predictor.guard.wire),
         late_rows=predictor.offered.live.late,
     )
 
@@ -90,6 +97,7 @@ def ready(predictor: Predictor, clock: Clock, lake: str | None) -> messages.Read
         lake=lake,
         predictor=status.state,
         reason=status.reason,
+        retrain=predictor.guard.muted,
     )
 
 
@@ -98,7 +106,7 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
     now_us, now_s = clock.wall_us(), clock.monotonic_s()
     seen, tally = predictor.seen or Seen(0, 0), predictor.meter.tally()
     gate = controller.snapshot(now_s)
-    active = predictor.status(now_us, now_s).state == "active"
+    guard, active = predictor.guard, predictor.status(now_us, now_s).state == "active"
     return {
         "tidegate_tightening": ("Level that the forecast applies to the rules.", gate.tightening),
         "tidegate_backpressure": ("B in [0, 1], over its known terms.", gate.backpressure),
@@ -115,10 +123,49 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
         "tidegate_precision": ("Of the last day, matured.", tally.precision),
         "tidegate_ledger_remaining_ticks": (
             "Alarm ticks left in the budget.",
-            float(predictor.guard.ledger.remaining()),
+            float(guard.ledger.remaining()),
+        ),
+        "tidegate_would_alarm": (
+            "Threshold and budget let an alarm stand, advisory or not.",
+            float(seen.would_alarm),
+        ),
+        "tidegate_skill_gate_open": (
+            "Alarms anticipate bursts better than chance.",
+            None if guard.skill is None else float(guard.skill.open),
+        ),
+        "tidegate_guard_tripped": (
+            "The trip wire is crossed: the predictor is muted until a new bundle is loaded.",
+            float(guard.muted),
         ),
         "tidegate_late_rows": ("Rows that came too late to count.", float(predictor.offered.live.late)),
     }
+
+
+def _skill(gate: SkillGate | None) -> messages.SkillReport | None:
+    if gate is None:
+        return None
+    return messages.SkillReport(
+        open=gate.open,
+        onsets=len(gate.onsets),
+        anticipated_onsets=gate.anticipated,
+        recall=_known(gate.recall),
+        random_recall=_known(gate.chance),
+        luck=gate.luck,
+        reason=gate.reason,
+    )
+
+
+def _wire(wire: TripWire | None) -> messages.WireReport | None:
+    if wire is None:
+        return None
+    return messages.WireReport(
+        tripped=wire.tripped,
+        evidence=max(wire.over.wealth, wire.strict.wealth),
+        trips_at=TRIPS_AT,
+        over_threshold_rate=_known(wire.over.share),
+        strict_over_threshold_rate=_known(wire.strict.share),
+        reason=wire.reason,
+    )
 
 
 def _known(value: float) -> float | None:

@@ -18,30 +18,42 @@ class Guarded:
 
     Attributes:
         alarm: the gate was tightened.
-        threshold: on the scale of the score, NaN while advisory.
+        threshold: on the scale of the score, NaN where calibration gave none.
         denied: number of ticks at which the budget refused an alarm.
+        would: threshold and budget would have let an alarm stand, advisory or not; None without a guard.
+        advisory: skill gate, trip wire or a missing threshold kept forecasts from tightening; None likewise.
+        reason: why skill gate or trip wire do so at the end of the span, for people; None where they don't.
 
     """
 
     alarm: NDArray[np.bool_]
     threshold: NDArray[np.float64]
     denied: int
+    would: NDArray[np.bool_] | None = None
+    advisory: NDArray[np.bool_] | None = None
+    reason: str | None = None
 
 
 def replay(guard: Guard, score: NDArray[np.float64], ticks: Ticks) -> Guarded:
     """Run a guard over consecutive ticks and their scores, (ticks,); NaN is an unknown score."""
-    alarm = np.zeros(len(ticks), dtype=np.bool_)
+    alarm, would, advisory = (np.zeros(len(ticks), dtype=np.bool_) for _ in range(3))
     threshold = np.full(len(ticks), np.nan)
     denied = 0
-    negative, t_s = ticks.negative.tolist(), ticks.t_s.tolist()
+    negative, late, t_s = ticks.negative.tolist(), ticks.late.tolist(), ticks.t_s.tolist()
+    soon = ticks.onset_within(0, HORIZON_S[1])
+    onset_s = [
+        onset if near else None
+        for onset, near in zip(ticks.next_onset_s.tolist(), soon.tolist(), strict=True)
+    ]
     settled = 0
     for tick, now_s in enumerate(t_s):
         while t_s[settled] + HORIZON_S[1] + OUTPUTS_S <= now_s:
-            guard.settle(t_s[settled], negative[settled])
+            guard.settle(t_s[settled], negative[settled], late=late[settled], onset_s=onset_s[settled])
             settled += 1
+        advisory[tick] = guard.advisory
         verdict = guard.decide(now_s, float(score[tick]))
-        alarm[tick] = verdict.alarm
+        alarm[tick], would[tick] = verdict.alarm, verdict.would
         denied += verdict.denied
         if verdict.threshold is not None:
             threshold[tick] = verdict.threshold
-    return Guarded(alarm, threshold, denied)
+    return Guarded(alarm, threshold, denied, would, advisory, guard.reason)

@@ -50,6 +50,7 @@ def bundle_folder(model: bytes, tmp_path_factory: pytest.TempPathFactory) -> Cal
                 "effective_negatives": 0 if threshold is None else 100,
                 "thinning_step": 1,
                 "advisory_reason": "trained on noise" if threshold is None else None,
+                "skill": () if threshold is None else ((True, 0.02),) * 5,
             },
             metrics={},
             versions={"tidegate": "0.1.0"},

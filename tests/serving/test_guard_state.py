@@ -6,6 +6,8 @@ import pytest
 from data.errors import InputError
 from models.bundle import GuardState, Manifest, TrainingWindow
 from models.guard.guard import Guard
+from models.guard.skill import Onset, SkillGate
+from models.guard.tripwire import BLOCK_TICKS, TripWire
 from serving.guard_state import guard_state, load_guard, save
 
 
@@ -17,7 +19,13 @@ def manifest(threshold: float | None) -> Manifest:
         scaler_mean=(),
         scaler_scale=(),
         training=TrainingWindow(source="", data_sha256="", first="", last="", requests=0),
-        guard=GuardState(threshold=threshold, effective_negatives=100, thinning_step=1, advisory_reason=None),
+        guard=GuardState(
+            threshold=threshold,
+            effective_negatives=100,
+            thinning_step=1,
+            advisory_reason=None,
+            skill=((True, 0.02),) * 5,
+        ),
         metrics={},
         versions={},
     )
@@ -59,6 +67,53 @@ def test_a_charge_that_was_never_judged_stands_after_a_restart(tmp_path: Path) -
     assert again.ledger.charges == 1
     assert again.to_dict()["unsettled"] == []
     assert again.ledger.remaining() == guard.ledger.remaining() == 1
+
+
+def closed_and_tripped(path: Path) -> Guard:
+    """A guard whose gate is closed and whose wire is crossed, saved by bundle "abc"."""
+    guard = used_guard()
+    guard.skill, guard.wire = SkillGate([Onset(None, False, 0.02)] * 9), TripWire()
+    for _ in range(24 * BLOCK_TICKS):
+        guard.wire.settle(True, negative=True, late=False, in_time=False)
+    save(path, guard_state("abc", guard))
+    return guard
+
+
+def test_a_restart_opens_no_gate_and_mends_no_wire(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    guard = closed_and_tripped(path)
+    again = load_guard(path, "abc", manifest(1.5))
+    assert (again.muted, again.skill and again.skill.open) == (True, False)
+    assert again.reason == guard.reason
+    assert again.to_dict()["wire"] == guard.to_dict()["wire"]
+    assert again.to_dict()["skill"] == guard.to_dict()["skill"]
+
+
+def test_a_new_bundle_brings_a_new_gate_and_a_new_wire_and_leaves_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    guard = closed_and_tripped(path)
+    again = load_guard(path, "def", manifest(1.5))
+    assert (again.muted, again.advisory, again.reason) == (False, False, None)
+    assert again.ledger.to_dict() == again.would_ledger.to_dict() == guard.ledger.to_dict()
+
+
+def test_a_state_from_before_there_were_gate_and_wire_takes_those_of_the_bundle(tmp_path: Path) -> None:
+    path, ledger = tmp_path / "guard.json", used_guard().ledger.to_dict()
+    old = {"version": 1, "threshold": 1.25, "scale": 0.5, "alarmed": True, "unsettled": [], "ledger": ledger}
+    path.write_text(json.dumps({"version": 1, "bundle": "abc", "guard": old}))
+    again = load_guard(path, "abc", manifest(7.0))
+    assert (again.threshold, again.scale, again.advisory) == (1.25, 0.5, False)
+    assert again.ledger.to_dict() == again.would_ledger.to_dict() == ledger
+    assert again.skill is not None
+    assert again.skill.anticipated == 5
+    assert again.wire is not None
+
+
+def test_a_bundle_without_evidence_of_skill_starts_closed() -> None:
+    state = manifest(2.0).guard.model_copy(update={"skill": ()})
+    guard = load_guard(None, "abc", manifest(2.0).model_copy(update={"guard": state}))
+    assert guard.advisory
+    assert "No burst has shown yet" in str(guard.reason)
 
 
 def test_no_file_is_a_fresh_guard(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_an_unknown_score_never_alarms_and_teaches_nothing(score: float | None):
 def test_only_a_score_over_the_threshold_alarms():
     guard = calm_until(3_600)
     assert guard.decide(3_600, 1.0) == Verdict(False, 1.0, False)  # strictly over: ties add no alarm
-    assert guard.decide(3_605, 1.1) == Verdict(True, 1.0, False)
+    assert guard.decide(3_605, 1.1) == Verdict(True, 1.0, False, True)
     assert guard.decide(3_610, math.inf).alarm
     assert not guard.decide(3_615, -math.inf).alarm
 
@@ -79,7 +79,7 @@ def test_a_standing_alarm_holds_a_little_under_the_threshold(restart: bool):
     assert guard.decide(3_605, 1.1).alarm
     if restart:
         guard = Guard.from_dict(json.loads(json.dumps(guard.to_dict())))
-    assert guard.decide(3_610, just_under) == Verdict(True, 1.0 - HOLD, False)
+    assert guard.decide(3_610, just_under) == Verdict(True, 1.0 - HOLD, False, True)
     assert not guard.decide(3_615, 1.0 - HOLD - 0.01).alarm
     assert not guard.decide(3_620, just_under).alarm  # released
     assert guard.decide(3_625, 1.1).alarm
@@ -89,11 +89,11 @@ def test_a_standing_alarm_holds_a_little_under_the_threshold(restart: bool):
 
 def test_a_new_alarm_must_be_surer_when_the_budget_runs_low():
     guard = calm_until(3_600, ticks=20 * RESERVE)
-    assert guard.decide(3_600, 1.1) == Verdict(True, 1.0, False)
+    assert guard.decide(3_600, 1.1) == Verdict(True, 1.0, False, True)
     low = calm_until(3_600, ticks=20 * RESERVE // 2)
     raised = 1.0 + RAISE / 2.0
     assert low.decide(3_600, raised - 0.01) == Verdict(False, raised, False)
-    assert low.decide(3_605, raised + 0.01) == Verdict(True, raised, False)
+    assert low.decide(3_605, raised + 0.01) == Verdict(True, raised, False, True)
     assert low.decide(3_610, 1.0 - HOLD / 2.0).alarm  # what stands may stand on
 
 

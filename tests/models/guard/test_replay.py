@@ -25,9 +25,9 @@ class Spy(Guard):
         self.heard.append(("decide", t_s, None))
         return super().decide(t_s, score)
 
-    def settle(self, t_s: int, negative: bool) -> None:
+    def settle(self, t_s: int, negative: bool, *, late: bool = False, onset_s: int | None = None) -> None:
         self.heard.append(("settle", t_s, negative))
-        super().settle(t_s, negative)
+        super().settle(t_s, negative, late=late, onset_s=onset_s)
 
 
 def stream(seed: int, count: int) -> tuple[NDArray[np.float64], Ticks]:
