@@ -112,6 +112,7 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
     origin_us = int(requests["arrived_at"].to_physical()[0])
     keyed = requests.lazy().select(
         second=seconds_since(origin_us),
+        at_us=pl.col("arrived_at").to_physical(),
         tenant="tenant",
         lane=pl.col("lane").fill_null(DEFAULT_LANE),
         model="model",
@@ -125,7 +126,9 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
     )
     key = ["tenant", "lane", "model", "log_type", "prompt_class"]
     rows = keyed.collect()
-    flows = rows.select(key).unique(maintain_order=True).with_row_index("flow")
+    # By first arrival, and by name where that is the same: the order in which rows were told is no matter.
+    flows = rows.select("at_us", *key).unique(key, keep="first", maintain_order=True)
+    flows = flows.sort("at_us", *key).drop("at_us").with_row_index("flow")
     rows = rows.join(flows, on=key, how="left", nulls_equal=True, maintain_order="left").with_columns(
         pl.col("flow").cast(pl.Int64).clip(0, MAX_FLOWS)
     )

@@ -1,17 +1,18 @@
 """Features of one tick at a time, from requests as they arrive and finish."""
 
-from collections import defaultdict
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.schema import LANES
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
-from features.flows import DEFAULT_LANE, LONG_PROMPT_CLASS, MAX_FLOWS, MAX_SIZE, PROMPT_CLASSES
-from features.recurrence import Recurrence
+from features.flows import DEFAULT_LANE, LONG_PROMPT_CLASS, MAX_FLOWS, PROMPT_CLASSES
+from features.learned import Endings, Learned, sum_up
 from features.scenarios import Level
 from features.ticks import HORIZON_S, TICK_S
+from features.watermark import Watermark
 from features.windows import (
     CHANNELS,
     HALVES,
@@ -42,46 +43,66 @@ RING_TICKS = int(_CYCLES.max()) + 1
 """Ticks whose load over baseline is kept: the longest look back at earlier cycles."""
 
 FlowKey = tuple[str | None, str, str | None, str | None, int]
+_Order = tuple[int, tuple[tuple[bool, str], ...], int]
+_NEVER_US = 1 << 63
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Flow:
     tenant: int
     caller: int
     lane: int
     long_prompt: bool
-    finished: int = 0
-    prompt: int = 0
-    cached: int = 0
-    output: int = 0
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What came in a second.
+
+    Attributes:
+        arrived: requests and prompt tokens by flow.
+        told: flow, prompt, cached and output tokens of requests that finished since the second last closed.
+        finished: by flow, what finished of those told before.
+        refused: how many were shed or failed.
+
+    """
+
+    arrived: dict[int, tuple[int, int]] = field(default_factory=dict)
+    told: list[tuple[int, int, int, int]] = field(default_factory=list)
+    finished: dict[int, Endings] = field(default_factory=dict)
+    refused: int = 0
 
 
 class OnlineFeatures:
     """Keeps what ``features.batch`` computes, second by second; equal to it on a replayed trace.
 
-    Seconds count from the first arrival. A second closes when a later one is asked for; a row for a closed
-    second is counted in ``late`` and left out.
+    Seconds count from the first arrival told. A second closes when a later one is asked for. Rows may be told
+    in any order, up to `WATERMARK_S` after their second has closed: the next tick is what it would be, had
+    they come in time. Later ones, and those from before the first arrival told, are counted in ``late`` and
+    change nothing.
     """
 
     def __init__(self) -> None:
         self.origin_us: int | None = None
-        self.late = 0
-        self._closed_s = 0  # seconds before this one are closed
+        self._learned = Learned()
+        self._past = Watermark(self._learned, _Rows)
+        self._rows = self._past.rows
         self._flows: list[_Flow] = []
+        # Flows of a second are taken in order of their first arrival, as in a batch, whoever was told first.
+        self._order: list[_Order] = []
         self._numbers: dict[FlowKey, int] = {}
         self._tenants: dict[str, int] = {}
         self._callers: dict[tuple[str | None, ...], int] = {}
-        self._everyone = _Flow(-1, -1, 0, False)
-        self._arrived: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
-        self._finished: defaultdict[int, list[tuple[int, int, int, int, bool]]] = defaultdict(list)
-        # Column t mod RING_S holds each channel's sum over all seconds before t.
+        # Column t mod RING_S holds each channel's sum over all seconds before t. Seconds that close anew
+        # write their columns and ratios again: snapshots need neither.
         self._cumulative = np.zeros((len(CHANNELS), RING_S), dtype=np.int64)
         # Entry t / TICK_S mod RING_TICKS holds tick t's highest load over its baseline.
         self._ratios = np.full(RING_TICKS, np.nan)
-        # How many requests ended, their work and its squares: now, and at the start of each hour of the day.
-        self._ended = np.zeros(3, dtype=np.int64)
-        self._ended_by_hour = {0: self._ended.copy()}
-        self._recurrence = Recurrence()
+
+    @property
+    def late(self) -> int:
+        """Arrivals and finishes that came too late to count."""
+        return self._past.late
 
     def arrive(
         self,
@@ -96,18 +117,17 @@ class OnlineFeatures:
         """Take in an offered request, admitted or not; returns the number of its flow."""
         if self.origin_us is None:
             self.origin_us = at_us
-        size = sum(prompt_tokens > bound for bound in PROMPT_CLASSES)
+        size = bisect_left(PROMPT_CLASSES, prompt_tokens)
         flow = self._flow((tenant, lane or DEFAULT_LANE, model, log_type, size))
         second = (at_us - self.origin_us) // 1_000_000
-        if second < self._closed_s:
-            self.late += 1
+        past = self._past
+        if second < past.closed_s and not past.takes(second):
             return flow
-        entry = self._arrived[second].get(flow)
-        if entry is None:
-            self._arrived[second][flow] = [1, prompt_tokens]
-        else:
-            entry[0] += 1
-            entry[1] += prompt_tokens
+        if at_us < self._order[flow][0] and flow < MAX_FLOWS:
+            self._order[flow] = (at_us, *self._order[flow][1:])
+        arrived = self._rows[second].arrived
+        sums = arrived.get(flow)
+        arrived[flow] = (1, prompt_tokens) if sums is None else (sums[0] + 1, sums[1] + prompt_tokens)
         return flow
 
     def finish(
@@ -121,21 +141,25 @@ class OnlineFeatures:
         refused: bool = False,
     ) -> None:
         """Take in how a request of a flow ended; ``refused`` when it was shed or failed."""
-        if self.origin_us is None:
-            self.late += 1
+        # Without an arrival there is no first second: the end lies before it.
+        second = -1 if self.origin_us is None else (at_us - self.origin_us) // 1_000_000
+        past = self._past
+        if second < past.closed_s and not past.takes(second):
             return
-        second = (at_us - self.origin_us) // 1_000_000
-        if second < self._closed_s:
-            self.late += 1
-            return
-        self._finished[second].append((flow, prompt_tokens, cached_tokens, output_tokens, refused))
+        rows = self._rows[second]
+        if refused:
+            rows.refused += 1
+        else:
+            rows.told.append((flow, prompt_tokens, cached_tokens, output_tokens))
 
     def features(self, t_s: int) -> NDArray[np.float32]:
         """Features of the tick ``t_s`` seconds after the first arrival, a multiple of 5, shape (features,).
 
         Closes every second before it; ticks must not go backwards. All NaN until 60 s of history.
         """
-        while self._closed_s < t_s:
+        until_s = max(t_s, self._past.closed_s)
+        self._learned = self._past.rewound(self._learned)
+        while self._past.closed_s < until_s:
             self._close()
         tick: NDArray[np.float32] = assemble(self._known(t_s))[0]
         return tick
@@ -151,46 +175,40 @@ class OnlineFeatures:
         number = self._numbers[key] = len(self._flows)
         caller = self._callers.setdefault(key[:-1], len(self._callers))
         self._flows.append(_Flow(tenant_number, caller, LANES.index(lane), size >= LONG_PROMPT_CLASS))
+        names = tuple((name is not None, name or "") for name in key[:-1])  # what is unknown comes first
+        self._order.append((_NEVER_US, names, size))
         return number
 
     def _close(self) -> None:
         """Close one second: expected work by what had finished before it, then its own finishes."""
-        second = self._closed_s
+        second, learned = self._past.closed_s, self._learned
         sums = [0] * len(CHANNELS)
-        for number, (requests, prompt) in sorted(self._arrived.pop(second, {}).items()):
-            flow = self._flows[number]
-            work = self._expected_work(flow, requests, prompt)
-            sums[_REQUESTS] += requests
-            sums[_WORK] += work
-            sums[_PROMPT] += prompt
-            sums[_LONG_PROMPTS] += requests * flow.long_prompt
-            sums[_LANE_WORK + flow.lane] += work
-            self._recurrence.observe(second, number, flow.caller, flow.tenant, work)
-        sums[_SQUARES] = sums[_REQUESTS] ** 2
-        for number, prompt, cached, output, refused in self._finished.pop(second, ()):
-            sums[_REFUSALS] += refused
-            if refused:
-                continue
-            for total in (self._flows[number], self._everyone):
-                total.finished += 1
-                total.prompt += prompt
-                total.cached += cached
-                total.output += output
-            size = min(max(prompt - cached + output, 0), MAX_SIZE)
-            self._ended += 1, size, size * size
-        self._cumulative[:, (second + 1) % RING_S] = self._cumulative[:, second % RING_S] + sums
-        self._closed_s = t_s = second + 1
+        rows = self._rows.get(second)
+        if rows is not None:
+            for number in sorted(rows.arrived, key=self._order.__getitem__):
+                requests, prompt = rows.arrived[number]
+                flow = self._flows[number]
+                work = learned.expected_work(number, requests, prompt)
+                sums[_REQUESTS] += requests
+                sums[_WORK] += work
+                sums[_PROMPT] += prompt
+                sums[_LONG_PROMPTS] += requests * flow.long_prompt
+                sums[_LANE_WORK + flow.lane] += work
+                learned.recurrence.observe(second, number, flow.caller, flow.tenant, work)
+            sums[_SQUARES] = sums[_REQUESTS] ** 2
+            sums[_REFUSALS] = rows.refused
+            if rows.told:
+                sum_up(rows.told, rows.finished)
+                rows.told.clear()
+            learned.finished(rows.finished)
+        t_s = second + 1
+        self._cumulative[:, t_s % RING_S] = self._cumulative[:, second % RING_S] + sums
         if t_s % 3600 == 0:
-            self._ended_by_hour[t_s] = self._ended.copy()
-            self._ended_by_hour.pop(day_before(t_s) - 3600, None)
+            learned.hour(t_s)
         if t_s % TICK_S == 0:
             highest = self._loads(t_s - TICK_S, t_s).max() / LOAD_WINDOW_S
             self._ratios[t_s // TICK_S % RING_TICKS] = highest / self._level(t_s)[0, 0]
-
-    def _expected_work(self, flow: _Flow, requests: int, prompt: int) -> int:
-        known = flow if flow.finished else self._everyone
-        uncached = prompt - prompt * (known.cached / max(known.prompt, 1))
-        return int(np.floor(uncached + requests * (known.output / max(known.finished, 1)) + 0.5))
+        self._past.close(learned)
 
     def _before(self, t_s: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each channel's sum over all seconds before each of ``t_s``."""
@@ -218,9 +236,11 @@ class OnlineFeatures:
         ratios = np.where(at >= 0, self._ratios[at % RING_TICKS], np.nan)
         level = self._level(t_s)
         ticks, sums = np.array([t_s]), (now - self._before(t_s - _WINDOWS))[:, :, None]
-        line = line_of(level[0], (self._ended - self._ended_by_hour[day_before(t_s)])[:, None])
+        learned = self._learned
+        ended = np.array(learned.ended) - np.array(learned.ended_by_hour[day_before(t_s)])
+        line = line_of(level[0], ended[:, None])
         known = Level(float(level[0, 0]), float(usual_of(level, sums, ticks)[0]), float(line[0]))
-        due = self._recurrence.expected(t_s, known.baseline)
+        due = learned.recurrence.expected(t_s, known.baseline)
         return Known(
             ticks,
             np.array([(self.origin_us or 0) / 1e6 + float(t_s)]),
@@ -229,6 +249,6 @@ class OnlineFeatures:
             level,
             due[:, :, None],
             line,
-            self._recurrence.crossings(t_s, known)[:, None],
+            learned.recurrence.crossings(t_s, known)[:, None],
             ratios.max(axis=2)[:, :, None],
         )

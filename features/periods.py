@@ -31,16 +31,14 @@ class Schedules:
     """
 
     def __init__(self) -> None:
-        self._starts: dict[Hashable, list[int]] = {}
+        self._starts: dict[Hashable, tuple[int, ...]] = {}
         self._rows: dict[Hashable, int] = {}
         self._fits = _fresh(4, 64)  # fitted last start, period, spread, share of runs that came
         self._loads = np.full((64, HISTORY_RUNS), np.nan)
 
     def run_started(self, sender: Hashable, start_s: int, previous: Run | None) -> None:
         """Learn from a sender's new run; ``previous`` is its last complete one."""
-        starts = self._starts.setdefault(sender, [])
-        starts.append(start_s)
-        del starts[: -HISTORY_RUNS - 1]
+        starts = self._starts[sender] = (*self._starts.get(sender, ()), start_s)[-HISTORY_RUNS - 1 :]
         row = self._row(sender)
         if previous is not None:
             self._loads[row] = np.roll(self._loads[row], 1)
@@ -86,6 +84,13 @@ class Schedules:
         due, spread, weight = (np.repeat(values, runs) for values in (due, spread, weight))
         return Due(due + later * self._fits[1, near], spread, weight, self._loads[near])
 
+    def copy(self) -> "Schedules":
+        """Schedules that know the same and go on by themselves."""
+        twin = Schedules()
+        twin._starts, twin._rows = self._starts.copy(), self._rows.copy()
+        twin._fits, twin._loads = self._fits.copy(), self._loads.copy()
+        return twin
+
     def _near(
         self, t_s: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -123,7 +128,7 @@ def _fresh(rows: int, columns: int) -> NDArray[np.float64]:
     return fits
 
 
-def _fit(starts: list[int]) -> tuple[float, float, float, float] | None:
+def _fit(starts: tuple[int, ...]) -> tuple[float, float, float, float] | None:
     """Fit (last start on the schedule, period, spread, share of runs that came), None for no schedule."""
     start = np.array(starts, dtype=np.float64)
     gaps = np.diff(start)

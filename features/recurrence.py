@@ -43,6 +43,17 @@ class Recurrence:
             else:
                 self._flow_schedules.run_started(flow, second, self._flow_runs.previous(flow))
 
+    def copy(self) -> "Recurrence":
+        """A recurrence that knows the same and goes on by itself."""
+        twin = Recurrence()
+        twin._flow_runs, twin._caller_runs = self._flow_runs.copy(), self._caller_runs.copy()
+        twin._flow_schedules, twin._caller_schedules = (
+            self._flow_schedules.copy(),
+            self._caller_schedules.copy(),
+        )
+        twin._followups = self._followups.copy()
+        return twin
+
     def expected(self, t_s: int, baseline: float) -> NDArray[np.float64]:
         """Load due around a tick, (EXPECTATIONS, POINTS).
 

@@ -14,12 +14,9 @@ class Run:
     load: float
 
 
-@dataclass(slots=True)
-class _Open:
-    start_s: int
-    last_s: int
-    work: int
-    late_work: int
+_Open = tuple[int, int, int, int]
+"""A run under way: first and latest second, work of its first 10 s and of the next 10; replaced, not changed,
+so that a copy of a detector may share it."""
 
 
 class RunDetector:
@@ -39,22 +36,29 @@ class RunDetector:
     def observe(self, sender: object, second: int, work: int) -> bool:
         """Take in what a sender sent in a second; true when a new run starts with it."""
         run = self._open.get(sender)
-        if run is None or second - run.last_s > QUIET_S:
+        if run is None or second - run[1] > QUIET_S:
             if run is not None:
-                first, both = run.work, run.work + run.late_work
+                start_s, _, first, then = run
                 self._previous[sender] = Run(
-                    run.start_s, max(first / PEAK_WINDOWS_S[0], both / PEAK_WINDOWS_S[1])
+                    start_s, max(first / PEAK_WINDOWS_S[0], (first + then) / PEAK_WINDOWS_S[1])
                 )
-            self._open[sender] = _Open(second, second, work, 0)
+            self._open[sender] = second, second, work, 0
             return True
-        run.last_s = second
-        age_s = second - run.start_s
+        start_s, _, first, then = run
+        age_s = second - start_s
         if age_s < PEAK_WINDOWS_S[0]:
-            run.work += work
+            first += work
         elif age_s < PEAK_WINDOWS_S[1]:
-            run.late_work += work
+            then += work
+        self._open[sender] = start_s, second, first, then
         return False
 
     def previous(self, sender: object) -> Run | None:
         """The sender's last complete run, None where there is none."""
         return self._previous.get(sender)
+
+    def copy(self) -> "RunDetector":
+        """A detector that knows the same and goes on by itself."""
+        twin = RunDetector()
+        twin._open, twin._previous = self._open.copy(), self._previous.copy()
+        return twin

@@ -72,3 +72,15 @@ def test_a_single_request_is_a_trace_of_one_unknown_tick():
     features = batch_features(frame([3.0], {"prompt_tokens": [10]}))
     assert features.shape == (1, len(NAMES))
     assert np.isnan(features).all()
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60))
+@settings(max_examples=15, deadline=None)
+def test_the_order_of_requests_that_arrive_at_one_time_is_no_matter(seed: int, count: int):
+    at_s = pl.col("arrived_at").dt.truncate("1s")
+    requests = random_frame(seed, 200, count).with_columns(arrived_at=at_s)
+    requests = requests.with_columns(
+        pl.max_horizontal("finished_at", "arrived_at").alias("finished_at")
+    ).sort("arrived_at")
+    turned = requests.reverse().sort("arrived_at", maintain_order=True)
+    np.testing.assert_array_equal(batch_features(requests), batch_features(turned))

@@ -105,16 +105,37 @@ def test_no_feature_knows_the_future(traffic, seed: int, cut: int) -> None:
     np.testing.assert_array_equal(batch_features(requests)[at], batch_features(changed)[at])
 
 
-def test_a_row_for_a_closed_second_is_counted_not_used() -> None:
+def test_rows_over_a_minute_behind_are_counted_not_used() -> None:
     online = OnlineFeatures()
     flow = online.arrive(0, 100)
     for second in range(200):
         online.arrive(second * 1_000_000, 100)
     before = online.features(200)
-    online.arrive(150_000_000, 50_000)
-    online.finish(150_000_000, flow, 100, 0, 10)
+    online.arrive(139_000_000, 50_000)
+    online.finish(139_000_000, flow, 100, 0, 10)
     assert online.late == 2
     np.testing.assert_array_equal(online.features(200), before)
+    online.arrive(140_000_000, 50_000)
+    assert online.late == 2
+    assert (online.features(200) != before).any()
+
+
+def test_rows_from_before_the_first_arrival_told_are_counted_not_used() -> None:
+    online = OnlineFeatures()
+    online.finish(0, 0, 100, 0, 10)
+    flow = online.arrive(1_000_000, 100)
+    online.arrive(999_999, 100)
+    online.finish(999_999, flow, 100, 0, 10)
+    assert online.late == 3
+
+
+def test_flows_keep_their_number_whatever_is_told_late() -> None:
+    online = OnlineFeatures()
+    flow = online.arrive(0, 100, tenant="a")
+    online.features(100)
+    assert online.arrive(50_000_000, 100, tenant="b") == flow + 1
+    online.features(100)
+    assert online.arrive(100_000_000, 100, tenant="a") == flow
 
 
 def test_an_idle_hour_gives_finite_features() -> None:
