@@ -1,7 +1,8 @@
-"""The forecaster: a small ensemble of perceptrons, trained on when the next onset comes.
+"""The forecaster: a small ensemble of perceptrons, and boosted trees, trained on when the next onset comes.
 
-It sorts the next onset into the 10 s slots of the coming minute, or "none": one softmax, so that the
-probabilities of any horizon add up. A second head gives quantiles of the highest load in that minute.
+Both sort the next onset into the 10 s slots of the coming minute, or "none": one softmax, so that the
+probabilities of any horizon add up; the forecast is their mean. A second head of the network gives quantiles
+of the highest load in that minute.
 """
 
 import logging
@@ -9,7 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import lightning
 import numpy as np
@@ -22,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from features.ticks import SLOTS
 from features.windows import NAMES
 from models.bundle import PEAK_QUANTILES
+from models.trees import Trees, TreeSettings, as_tensors, grow
 
 NONE = SLOTS
 """Class of a tick with no onset within the minute."""
@@ -41,6 +43,7 @@ class Settings:
     learning_rate: float = 2e-3
     weight_decay: float = 2e-2
     peak_weight: float = 0.2
+    trees: TreeSettings = field(default_factory=TreeSettings)
     seed: int = 0
 
 
@@ -101,9 +104,10 @@ class Encoder(nn.Module):
 class Forecaster(nn.Module):
     """Features (n, F) to (p_slots (n, SLOTS), peak_load (n, quantiles) in tokens/s); the scaler is inside."""
 
-    def __init__(self, encoder: Encoder, settings: Settings) -> None:
+    def __init__(self, encoder: Encoder, settings: Settings, trees: Trees | None = None) -> None:
         super().__init__()
         self.encoder = encoder
+        self.trees = trees
         inputs = len(encoder.mean) * (1 + settings.bins)
         outputs = SLOTS + 1 + len(PEAK_QUANTILES)
         self.input_dropout = nn.Dropout(settings.input_dropout)
@@ -125,9 +129,12 @@ class Forecaster(nn.Module):
         return out[..., : SLOTS + 1], torch.cat([median, median + steps], dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean of the members' chances of an onset in each slot, and of their peak load quantiles."""
+        """Chances of an onset in each slot, the mean of network and trees, and peak load quantiles."""
         logits, log_peak = self.members(features)
-        p_slots = functional.softmax(logits, dim=-1)[..., :SLOTS].mean(dim=0)
+        chances = functional.softmax(logits, dim=-1).mean(dim=0)
+        if self.trees is not None:
+            chances = (chances + self.trees(features)) / 2.0
+        p_slots = chances[:, :SLOTS]
         baseline = features[:, self.baseline_column].exp()
         return p_slots, log_peak.exp().mean(dim=0) * baseline.unsqueeze(-1)
 
@@ -184,7 +191,8 @@ def train(
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     lightning.seed_everything(settings.seed, verbose=False)
     features = torch.from_numpy(examples.features)
-    forecaster = Forecaster(Encoder(features, settings.bins), settings)
+    trees = as_tensors(grow(examples.features, examples.slot, settings.trees, settings.seed))
+    forecaster = Forecaster(Encoder(features, settings.bins), settings, trees)
     # Start from how often each slot occurs: a trace too short to learn from then says "as often as ever".
     often = np.log(np.bincount(examples.slot, minlength=SLOTS + 1) + 0.5)
     with torch.no_grad():

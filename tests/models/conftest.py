@@ -9,9 +9,18 @@ from features.windows import NAMES
 from models.bundle import GuardState, TrainingWindow, write_bundle
 from models.export import export
 from models.forecaster import NONE, Examples, Forecaster, Settings, train
+from models.trees import TreeSettings
 
 SMALL = Settings(
-    members=2, hidden=32, epochs=30, batch=256, learning_rate=5e-3, input_dropout=0.0, dropout=0.2, seed=3
+    members=2,
+    hidden=32,
+    epochs=30,
+    batch=256,
+    learning_rate=5e-3,
+    input_dropout=0.0,
+    dropout=0.2,
+    seed=3,
+    trees=TreeSettings(rounds=20),
 )
 TOLD = NAMES.index("scheduled_40_s")
 
