@@ -17,7 +17,7 @@ from data.readers import Trace
 from features.ticks import HORIZON_S, SLOTS, Ticks
 from models.bundle import PEAK_QUANTILES, Bundle, GuardState, TrainingWindow, write_bundle
 from models.examples import TraceExamples, prepare
-from models.export import export
+from models.export import TICKS_AT_ONCE, export
 from models.forecaster import Examples, Forecaster, Settings, train
 from models.guard.calibration import calibrate
 from models.guard.guard import RATE, Guard
@@ -128,8 +128,9 @@ def forecast(
     p_slots = np.full((len(features), SLOTS), np.nan)
     peak_load = np.full((len(features), len(PEAK_QUANTILES)), np.nan)
     with torch.inference_mode():
-        said = forecaster(torch.from_numpy(features[known]))
-    p_slots[known], peak_load[known] = (output.numpy() for output in said)
+        for some in np.array_split(np.flatnonzero(known), 1 + int(known.sum()) // TICKS_AT_ONCE):
+            said = forecaster(torch.from_numpy(features[some]))
+            p_slots[some], peak_load[some] = (output.numpy() for output in said)
     return p_slots, peak_load
 
 
