@@ -13,6 +13,7 @@ from data.readers import Trace
 from data.workload import Settings, Workload, generate, read_truth, write
 from models.examples import TraceExamples
 from models.forecaster import Settings as ForecasterSettings
+from models.trees import TreeSettings
 from pipeline import contenders as field
 from pipeline.backtest import Result, backtest
 from pipeline.contenders import Contender, Field
@@ -44,12 +45,14 @@ Backtest = Callable[..., Run]
 @pytest.fixture(scope="session")
 def small_settings() -> Iterator[Callable[..., ForecasterSettings]]:
     """A forecaster and a LightGBM that train in a moment, in every job of the session."""
-    small = partial(ForecasterSettings, members=2, hidden=16, epochs=EPOCHS)
+    small = partial(ForecasterSettings, members=2, hidden=16, epochs=EPOCHS, trees=TreeSettings(rounds=10))
     boost = lightgbm.train
 
-    def few_trees(settings: dict[str, Any], learn: lightgbm.Dataset, _: int, **rest: Any) -> lightgbm.Booster:
+    def few_trees(
+        settings: dict[str, Any], learn: lightgbm.Dataset, rounds: int, **rest: Any
+    ) -> lightgbm.Booster:
         # One thread: two that wait for each other on a busy machine took 40 s in place of 3 s.
-        return boost(settings | {"num_threads": 1}, learn, 60, **rest)
+        return boost(settings | {"num_threads": 1}, learn, min(60, rounds), **rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lightgbm, "train", few_trees)
