@@ -62,11 +62,16 @@ def backtest(
         progress: told what is being done and how far it is, 0 to 1.
 
     Raises:
-        InputError: when the trace is empty or too short, or the fraction out of range.
+        InputError: when the trace is empty, too short or without any work, or the fraction out of range.
 
     """
     progress("bins, events and features", 0.0)
     prepared = prepare(trace.requests)
+    if not prepared.bins.work.any():
+        raise InputError(
+            f"No request of {trace.name} has work, so that there is no load to forecast: prompt and output "
+            "tokens are all zero or unknown. Check the columns that token counts are read from."
+        )
     splits, fraction = _splits(prepared, test_fraction, walk)
     settings = replace(ForecasterSettings(), seed=seed)
     competitors = field(prepared, causes, seed)

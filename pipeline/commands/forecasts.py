@@ -58,6 +58,47 @@ def run_backtest(
     say(f"Report: {result.report_path}")
 
 
+def run_evaluation(
+    suite: Annotated[bool, typer.Option("--suite", help="Run the fixed suite of traces.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the rows and reports; finished rows stay.")] = Path(
+        "var/suite"
+    ),
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this case, or those whose names start with it; repeatable.")
+    ] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(envvar="TIDEGATE_TRACES", help="Folder of public traces; else none of them."),
+    ] = None,
+) -> None:
+    """Judge the forecaster on the fixed suite: synthetic, unseen, real and empty traffic; takes hours.
+
+    What is finished is kept: stop it and run it again to go on.
+    """
+    from data.errors import InputError
+    from pipeline.evaluate import evaluate, table
+    from pipeline.progress import steps
+    from pipeline.suite import chosen
+    from pipeline.suite import suite as cases
+
+    if not suite:
+        raise InputError(
+            "Give --suite; the fixed suite is what can be evaluated. For one trace use backtest."
+        )
+    if traces is None:
+        say("Real traces and ServeGen are left out: give --traces or TIDEGATE_TRACES to run them.")
+    elif not traces.is_dir():
+        raise InputError(f"--traces must be a folder; got '{traces}'")
+    with steps(console) as progress:
+        rows = evaluate(
+            chosen(cases(traces), only or []),
+            out,
+            progress=lambda name: lambda what, share: progress(f"{name}: {what}", share),
+        )
+    console.print(table(rows))
+    say(f"Suite: {out / 'suite.md'}")
+
+
 def train_bundle(
     trace: Annotated[Path, typer.Argument(help="Trace file of any known format.")],
     out: Annotated[Path, typer.Option(help="Folder for the bundle.")],
