@@ -9,9 +9,9 @@ of crossing it, and without the ties that probabilities near 0 have.
 import numpy as np
 from numpy.typing import NDArray
 
-from features.bursts import LOAD_WINDOW_S
+from features.bursts import LOAD_WINDOW_S, baseline
 from features.ticks import HORIZON_S, TICK_S
-from models.baselines.known import KnownLoad, Score, level, mean
+from models.baselines.known import KnownLoad, Score, before, mean
 
 BURST = 2.0
 """A burst is a load of more than this many baselines."""
@@ -102,9 +102,11 @@ PLANNERS: dict[str, tuple[str, Score]] = {
 
 
 def _ratios(known: KnownLoad) -> NDArray[np.float64]:
-    """Load of the 10 s before every tick of the trace over the baseline known then, (ticks,)."""
+    """Load of the 10 s before every tick of the trace over the baseline known then; before, 1; (ticks,)."""
     every = np.arange(0, len(known.work) + TICK_S, TICK_S)
-    return mean(known.work, every, LOAD_WINDOW_S) / level(known, np.minimum(every, len(known.work)))
+    base = before(baseline(known.work), np.minimum(every, len(known.work)))
+    # A made-up baseline of the first minute would be a surprise that outweighs hours of loads.
+    return np.where(np.isnan(base), 1.0, mean(known.work, every, LOAD_WINDOW_S) / (base + 1.0))
 
 
 def _back(ratio: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
