@@ -14,9 +14,11 @@ from data.readers import Trace
 from models.bundle import Bundle
 from models.examples import prepare
 from models.forecaster import Settings
+from models.guard.guard import Guard
 from models.guard.score import sustained_scores
+from models.guard.skill import ONSETS
 from pipeline.split import Span
-from pipeline.train import calibrated, fit, train_on, versions
+from pipeline.train import calibrated, fit, proven, train_on, versions
 from tests.pipeline.conftest import EPOCHS, SEED, Run
 
 MARKS = [
@@ -95,7 +97,7 @@ def test_calibration_looks_at_its_own_span_alone(run: Run) -> None:
     ticks, score = run.prepared.ticks, sustained_scores(run.fitted.p_slots)
     span = run.spans.calibrate.holds(ticks.t_s)
     state = calibrated(score, ticks, span)
-    assert state == run.fitted.bundle.manifest.guard
+    assert proven(state, score, ticks, span) == run.fitted.bundle.manifest.guard
     assert state.threshold is not None
     assert state.advisory_reason is None
     assert state.effective_negatives >= 59
@@ -103,6 +105,25 @@ def test_calibration_looks_at_its_own_span_alone(run: Run) -> None:
     low, high = np.quantile(score[ticks.negative & span], [0.90, 0.99])
     assert state.scale == pytest.approx(high - low)
     assert np.mean(score[ticks.negative & span] > state.threshold) <= 0.05
+
+
+def test_evidence_of_skill_comes_from_the_calibration_span_alone(run: Run) -> None:
+    ticks, score = run.prepared.ticks, sustained_scores(run.fitted.p_slots)
+    span = run.spans.calibrate.holds(ticks.t_s)
+    state = calibrated(score, ticks, span)
+    found = proven(state, score, ticks, span)
+    onsets = run.prepared.events.onset_s[run.spans.calibrate.holds(run.prepared.events.onset_s)]
+    assert 0 < len(found.skill) <= min(len(onsets), ONSETS)
+    assert proven(state, np.where(span, score, 99.0), ticks, span) == found
+    assert found.model_copy(update={"skill": ()}) == state
+
+
+def test_scores_that_know_nothing_bring_no_evidence_that_opens_the_gate(run: Run) -> None:
+    ticks = run.prepared.ticks
+    span = run.spans.calibrate.holds(ticks.t_s)
+    for seed in range(5):
+        score = np.random.default_rng(seed).normal(size=len(ticks))
+        assert Guard.start(proven(calibrated(score, ticks, span), score, ticks, span)).advisory
 
 
 def test_scores_that_are_all_alike_leave_a_scale_to_work_with(run: Run) -> None:

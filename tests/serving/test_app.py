@@ -11,6 +11,8 @@ from fastapi import FastAPI
 
 from data.errors import InputError
 from models.bundle import Bundle
+from models.guard.skill import Onset, SkillGate
+from models.guard.tripwire import BLOCK_TICKS
 from serving.app import create_app
 from serving.clock import ManualClock
 from serving.controller.rules import Rules
@@ -311,6 +313,59 @@ def test_an_alarm_tightens_the_gate_and_says_so(active: Bundle) -> None:
     client.service.tick()
     client.clock.advance(5.0)
     assert client.get("/v1/forecast")["tightening"] == 0.0
+
+
+def test_behind_a_closed_gate_alarms_are_told_and_tighten_nothing(active: Bundle) -> None:
+    client = Client(active)
+    replay_an_hour(client)
+    client.service.predictor.guard.skill = SkillGate([Onset(None, False, 0.02)] * 9)
+    earn(client, 900)
+    would = 0
+    for _ in range(100):
+        earn(client, 5)
+        forecast = client.get("/v1/forecast")
+        assert (forecast["alarm"], forecast["tightening"], forecast["state"]) == (False, 0.0, "advisory")
+        assert client.metric("tidegate_would_alarm") == float(forecast["would_alarm"])
+        would += forecast["would_alarm"]
+    assert would > 0
+    report, ready = client.get("/v1/report"), client.get("/readyz")
+    assert report["skill_gate"] == {
+        "open": False,
+        "onsets": 9,
+        "anticipated_onsets": 0,
+        "recall": 0.0,
+        "random_recall": pytest.approx(0.02),
+        "luck": 1.0,
+        "reason": report["reason"],
+    }
+    assert report["ledger"]["charges"] == 0
+    assert report["ledger"]["denials"] > 0
+    assert "0 of the last 9 bursts" in ready["reason"]
+    assert (ready["deciding_by"], ready["retrain"]) == ("rules", False)
+    assert client.metric("tidegate_skill_gate_open") == 0.0
+
+
+def test_a_crossed_trip_wire_mutes_raises_a_metric_and_asks_for_retraining_over_a_restart(
+    active: Bundle, tmp_path: Path
+) -> None:
+    settings = Settings(rules=RULES, state_file=tmp_path / "guard.json")
+    client = Client(active, settings)
+    wire = client.service.predictor.guard.wire
+    assert wire is not None
+    assert client.metric("tidegate_guard_tripped") == 0.0
+    for _ in range(5 * BLOCK_TICKS):
+        wire.settle(True, negative=True, late=False, in_time=False)
+    client.service.close()
+    client = Client(active, settings)
+    replay_an_hour(client)
+    assert client.metric("tidegate_guard_tripped") == 1.0
+    for path in ("/v1/forecast", "/v1/report", "/readyz"):
+        told = client.get(path)
+        assert told["retrain"]
+        assert "trip wire is crossed" in told["reason"]
+    wired = client.get("/v1/report")["trip_wire"]
+    assert (wired["tripped"], wired["over_threshold_rate"]) == (True, 1.0)
+    assert wired["evidence"] >= wired["trips_at"]
 
 
 class Broken:

@@ -13,6 +13,7 @@ from features.windows import NAMES, SPEC_HASH
 from models.bundle import Forecast, Manifest
 from models.guard.guard import Guard
 from models.guard.ledger import Ledger
+from models.guard.skill import SkillGate
 from serving.clock import ManualClock
 from serving.metering import Meter
 from serving.offered import OfferedLoad
@@ -250,6 +251,25 @@ def test_the_guard_hears_how_ticks_turned_out() -> None:
     after = scene.predictor.guard.ledger.to_dict()["calm"][-1][1]
     assert after - calm > 100
     assert scene.predictor.meter.tally().negatives > 20
+
+
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_the_skill_gate_hears_of_each_onset_and_whether_an_alarm_stood_before_it(foreseen: bool) -> None:
+    scene = warm(lambda call: 0.9 if foreseen and call <= 12 else 0.01)
+    gate = scene.predictor.guard.skill = SkillGate()
+    scene.run(55)
+    onset_s = scene.clock.wall_us() // 1_000_000
+    for _ in range(20):
+        for _ in range(30):
+            scene.arrive(scene.clock.wall_us())
+        scene.run(1)
+    scene.run(150)
+    (onset,) = gate.onsets
+    assert onset.at_s is not None
+    assert 0 <= onset.at_s - onset_s <= 5
+    assert onset.anticipated is foreseen
+    assert not scene.predictor.guard.ledger.charges
+    assert scene.state == "advisory"
 
 
 def test_ticks_are_every_five_seconds_from_the_first_request() -> None:
