@@ -144,3 +144,11 @@ def test_ends_tell_how_heavy_requests_were_in_the_second_they_were_known():
     assert ended[:, 3].tolist() == [2, 110 + 80, 110**2 + 80**2]  # what failed is no answer
     assert ended[:, 4].tolist() == [1, MAX_SIZE, MAX_SIZE**2]
     assert not ended[:, [0, 1, 2, 5]].any()
+
+
+def test_flows_are_numbered_by_first_arrival_and_by_name_at_the_same_time() -> None:
+    tenants = ["c", "b", None, "a", "b"]
+    flows = flow_seconds(frame([0.0, 1.0, 1.0, 1.0, 2.0], {"prompt_tokens": [1] * 5, "tenant": tenants}))
+    # Tenants are numbered as they come up in that order: c, unknown, a, b.
+    assert flows.tenant.tolist() == [0, -1, 1, 2]
+    assert flows.flow.tolist() == [0, 1, 2, 3, 3]

@@ -159,13 +159,35 @@ def test_every_tick_equals_a_batch_of_what_was_told_by_then_to_the_last_bit(
 
 
 def planned(seconds: int) -> pl.DataFrame:
-    """A planner that runs every two minutes, half a minute later the calls it fans out to; and others."""
+    """Planners that run every two minutes, half a minute later the calls they fan out to; and others."""
     others = [(float(second), "b", 300) for second in range(seconds)]
-    plans = [(start + 0.1 * n, "a", 3_000) for start in range(30, seconds, 120) for n in range(5)]
-    calls = [(start + 0.05 * n, "a", 300) for start in range(60, seconds, 120) for n in range(30)]
+    starts = range(30, seconds, 120)
+    plans = [(start + 0.1 * n, name, 3_000) for start in starts for n, name in enumerate("acddca")]
+    calls = [
+        (start + delay_s + 0.05 * n, name, 300)
+        for start in starts
+        for name, delay_s in (("a", 30), ("c", 36), ("d", 44))
+        for n in range(delay_s)
+    ]
     arrived_s, tenant, prompt = zip(*sorted(others + plans + calls), strict=True)
     columns = {"tenant": tenant, "prompt_tokens": prompt, "output_tokens": [90] * len(prompt)}
     return frame(arrived_s, {**columns, "finished_s": [at + 2.0 for at in arrived_s]})
+
+
+def test_the_order_in_which_the_rows_of_a_tick_are_told_is_no_matter() -> None:
+    rows = planned(700)
+    in_order, backwards = Teller(rows), Teller(rows)
+    first = 0
+    for t_s in range(0, 700, TICK_S):
+        end = rows["arrived_at"].to_physical().search_sorted(ORIGIN_US + t_s * US)
+        numbers = range(first, int(end))
+        for number in numbers:
+            in_order.arrive(number)
+        # What is told first sets the clock.
+        for number in [*numbers[: 1 - min(first, 1)], *reversed(numbers[1 - min(first, 1) :])]:
+            backwards.arrive(number)
+        first = int(end)
+        assert differing(in_order.tick(t_s), backwards.tick(t_s)) == []
 
 
 @pytest.mark.parametrize(("behind_s", "counts"), [(40, True), (60, True), (90, False)])
