@@ -25,6 +25,8 @@ MEMORY_S = 3600
 ORDER = 6
 FIT_S = 6 * 3600
 REFIT_S = 600
+RIDGE = 1e-6
+"""So that loads that never change can be fitted."""
 LEVEL_NOISE, TREND_NOISE = 0.1, 0.01
 """Variance by which level and trend drift in a step, as a share of the noise of one load."""
 
@@ -56,7 +58,7 @@ def autoregressive(known: KnownLoad, t_s: NDArray[np.int64]) -> NDArray[np.float
         weights, variance = np.eye(ORDER + 1)[1], 0.0
         if first and len(seen) > 2 * ORDER:
             past, came = lags[seen - PHASES], ratio[seen]
-            weights = np.linalg.lstsq(past, came)[0]
+            weights = np.linalg.solve(past.T @ past + RIDGE * np.eye(ORDER + 1), past.T @ came)
             variance = float(np.mean((came - past @ weights) ** 2))
         block = slice(first, first + REFIT_S // TICK_S)
         scores[block] = _autoregress(lags[block], weights, variance)
