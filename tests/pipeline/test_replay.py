@@ -68,6 +68,7 @@ def write(folder: Path, model: bytes, threshold: float | None) -> Path:
             "effective_negatives": 0,
             "thinning_step": 1,
             "advisory_reason": "trained on noise" if threshold is None else None,
+            "skill": () if threshold is None else ((True, 0.02),) * 5,
         },
         metrics={},
         versions={"tidegate": "0.1.0"},
