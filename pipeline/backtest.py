@@ -65,6 +65,8 @@ def backtest(
         InputError: when the trace is empty, too short or without any work, or the fraction out of range.
 
     """
+    if walk and test_fraction is not None:
+        raise InputError("Test a fraction or walk forward day by day, not both; give one of the two.")
     progress("bins, events and features", 0.0)
     prepared = prepare(trace.requests)
     if not prepared.bins.work.any():
@@ -103,8 +105,6 @@ def _splits(
 ) -> tuple[list[Split], float | None]:
     """The test spans with what trains before each, and the fraction that is tested; None day by day."""
     seconds = len(prepared.bins.work)
-    if walk and test_fraction is not None:
-        raise InputError("Test a fraction or walk forward day by day, not both; give one of the two.")
     if walk or (walk is None and test_fraction is None and days(seconds) >= WALK_DAYS):
         return walk_forward(seconds), None
     fraction = TEST_FRACTION if test_fraction is None else test_fraction

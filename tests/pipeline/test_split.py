@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import InputError
-from pipeline.split import Span, Split, split
+from pipeline.split import Span, Split, days, split, walk_forward
 
 HOUR_S = 3600
 LENGTHS = st.integers(0, 12 * HOUR_S) | st.integers(0, 10 * 24 * HOUR_S)
@@ -78,3 +79,23 @@ def test_a_fraction_out_of_range_is_told_in_a_sentence(fraction: float) -> None:
 def test_a_span_holds_its_start_and_not_its_end() -> None:
     t_s = np.array([0, 5, 10, 15], dtype=np.int64)
     assert Span(5, 15).holds(t_s).tolist() == [False, True, True, False]
+
+
+@given(st.integers(2 * 24 * HOUR_S, 15 * 24 * HOUR_S))
+def test_a_walk_tests_every_day_but_the_first_on_what_came_before(seconds: int) -> None:
+    walk = walk_forward(seconds)
+    assert len(walk) == days(seconds) - 1
+    assert (walk[0].test.start_s, walk[-1].test.end_s) == (24 * HOUR_S, seconds)
+    for before, after in pairwise(walk):
+        assert before.test.end_s == after.test.start_s
+        assert before.train.end_s < after.train.end_s
+    for spans in walk:
+        assert spans.train.start_s == spans.warmup_s == HOUR_S
+        assert spans.train.end_s + spans.gap_s <= spans.calibrate.start_s < spans.calibrate.end_s
+        assert spans.calibrate.end_s + spans.gap_s == spans.test.start_s
+        assert 12 * HOUR_S <= spans.test.end_s - spans.test.start_s < 36 * HOUR_S
+
+
+def test_one_day_cannot_be_walked() -> None:
+    with pytest.raises(InputError, match=r"two days or more; got 100,000 s\. Test on its last part instead"):
+        walk_forward(100_000)
