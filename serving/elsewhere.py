@@ -16,8 +16,6 @@ from serving.telemetry import Fault
 
 MAX_HISTORY_S = 15 * 86_400
 """History that may be replayed: two weeks show every period that is learned."""
-WATERMARK_S = 60
-"""A whole request may be told this long after its end; later it is late."""
 _TYPES: Mapping[str, Mapping[str, DataType]] = {table.name: table.polars for table in TABLES}
 
 
@@ -223,33 +221,30 @@ class Elsewhere:
         at_us, end_us = (pl.col(name).to_physical() for name in ("arrived_at", "finished_at"))
         closed_us = (self.offered.origin_us or 0) + (self.offered.ticked_s - BEHIND_S) * US
         ahead = pl.max_horizontal(at_us, end_us) > now_us + AHEAD_S * US
-        late = (at_us < closed_us) & (end_us < now_us - WATERMARK_S * US)
-        return ahead | late | (at_us < now_us - MAX_HISTORY_S * US)
+        return ahead | (end_us < closed_us) | (at_us < now_us - MAX_HISTORY_S * US)
 
     def _fault(self, frame: pl.DataFrame, number: int, now_us: int) -> Fault | None:
         at_us, end_us = frame[number].select(pl.col("arrived_at", "finished_at").to_physical()).row(0)
         return self._untimely(at_us, end_us, now_us)
 
     def _untimely(self, at_us: int, end_us: int | None, now_us: int) -> Fault | None:
-        """Why a request can't be counted that arrived at one time and, told as a whole, ended at another."""
+        """Why a request can't be counted that arrived at one time and, told as a whole, ended at another.
+
+        A long request told in time is counted, though its arrival lies far behind: labels still hear of it.
+        """
         if fault := self._ahead(at_us if end_us is None else max(at_us, end_us), now_us):
             return fault
         if now_us - at_us > MAX_HISTORY_S * US:
             return Fault("late", f"at: is over {MAX_HISTORY_S // 86_400} days old; replay less history")
-        if self.offered.refusal(at_us, now_us) is None:
-            return None
-        if end_us is None:
-            behind_s = (now_us - at_us) / US
-            return Fault(
-                "late", f"at: is {behind_s:.1f} s old and its second is closed; report arrivals sooner"
-            )
-        behind_s = (now_us - end_us) / US
-        if behind_s <= WATERMARK_S:
-            return None
-        return Fault(
-            "late",
-            f"finished_at: is {behind_s:.1f} s old, over {WATERMARK_S} s; report requests when they end",
+        told, last_us, remedy = (
+            ("at", at_us, "report arrivals sooner")
+            if end_us is None
+            else ("finished_at", end_us, "report requests when they end")
         )
+        if self.offered.refusal(last_us, now_us) is None:
+            return None
+        behind_s = (now_us - last_us) / US
+        return Fault("late", f"{told}: is {behind_s:.1f} s old, {BEHIND_S} s are let pass; {remedy}")
 
 
 def _name(source: str, request_id: str) -> str:

@@ -310,7 +310,9 @@ class ReportResponse(_Message):
     ledger: LedgerReport
     skill_gate: SkillReport | None
     trip_wire: WireReport | None
-    late_rows: int = Field(description="Rows that came after their second was closed, and were left out.")
+    late_rows: int = Field(
+        description="Arrivals and ends over 60 s behind the last tick: the forecast leaves them out."
+    )
 
 
 class ReadyResponse(_Message):

@@ -9,13 +9,14 @@ from numpy import float32
 from numpy.typing import NDArray
 
 from features.online import OnlineFeatures
+from features.watermark import WATERMARK_S
 from serving.live_work import LiveWork
 
 US = 1_000_000
 AHEAD_S = 5
 """An event may carry a time this far ahead of our clock; more is skew that its source must mend."""
-BEHIND_S = 10
-"""An event this far behind the last closed second is counted in the first open one; others are late."""
+BEHIND_S = WATERMARK_S
+"""An event this far behind the last tick still counts in its own second; others are late."""
 REPLAY_BEHIND_S = 30
 """Until the first tick, events older than this are history being replayed, and ticks wait for its end..."""
 REPLAY_PATIENCE_S = 30.0
@@ -46,8 +47,10 @@ class Offer:
 class OfferedLoad:
     """Requests as they arrive and end, by second since the first one.
 
-    Seconds before the last tick are closed. Live requests always fall into an open second; events that were
-    observed elsewhere come with their own time and may be refused as too late or too far ahead.
+    Live requests always fall into the second under way. Events that were observed elsewhere come with their
+    own time: up to `BEHIND_S` behind the last tick the next one knows them as if they had come in time; they
+    may be refused as too late or too far ahead. What happened up to `BEHIND_S` before the first arrival told
+    counts in the first second.
     """
 
     def __init__(self) -> None:
@@ -83,13 +86,12 @@ class OfferedLoad:
         model: str | None,
         log_type: str | None,
     ) -> Offer:
-        """Count an arrival at ``at_us``, or in the first open second; ``heard_s`` is our monotonic time.
+        """Count an arrival at ``at_us``; ``heard_s`` is our monotonic time.
 
-        One that is later than `BEHIND_S` counts in its own second: for the labels, which may still hear of
-        it, while features count it as late.
+        One that is later than `BEHIND_S` counts for the labels, which may still hear of it, while features
+        leave it out and count it as late.
         """
-        if self.second(at_us) >= self.ticked_s - BEHIND_S:
-            at_us = self._open(at_us)
+        at_us = self._counted_us(at_us)
         flow = self.live.arrive(
             at_us, prompt_tokens, tenant=tenant, lane=lane, model=model, log_type=log_type
         )
@@ -120,35 +122,39 @@ class OfferedLoad:
     def _told(self, requests: pl.DataFrame) -> None:
         """Count whole requests whose every count is known."""
         origin_us = requests["arrived_at"].to_physical()[0] if self.origin_us is None else self.origin_us
-        open_us = origin_us + self.ticked_s * US
-        at_us, end_us = (pl.col(name).to_physical() for name in ("arrived_at", "finished_at"))
-        late = (at_us - origin_us) // US < self.ticked_s - BEHIND_S
-        opened = requests.with_columns(
-            pl.when(late).then(at_us).otherwise(pl.max_horizontal(at_us, open_us)).alias("arrived_at"),
-            pl.max_horizontal(end_us, open_us).alias("finished_at"),
-        )
+        # As `_counted_us` has it, for all at once.
+        first_us = origin_us - BEHIND_S * US
+        for name in ("arrived_at", "finished_at"):
+            at_us = pl.col(name).to_physical()
+            shortly_before = (at_us >= first_us) & (at_us < origin_us)
+            requests = requests.with_columns(
+                pl.when(shortly_before).then(origin_us).otherwise(at_us).alias(name)
+            )
         live, flows = self.live, []
-        for fact in opened.select(_FACTS).iter_rows():
+        for fact in requests.select(_FACTS).iter_rows():
             at, end, prompt, cached, output, tenant, lane, model, log_type, refused = fact
             flow = live.arrive(at, prompt, tenant=tenant, lane=lane, model=model, log_type=log_type)
             live.finish(end, flow, prompt, cached, output, refused=refused)
             flows.append(flow)
-        newest_us = int(opened["arrived_at"].max())  # type: ignore[arg-type]
+        newest_us = int(requests["arrived_at"].max())  # type: ignore[arg-type]
         self._newest_us = max(newest_us, self._newest_us or newest_us)
-        realised = opened["prompt_tokens"] - opened["cached_tokens"] + opened["output_tokens"]
+        realised = requests["prompt_tokens"] - requests["cached_tokens"] + requests["output_tokens"]
         self.work.completed(
-            ((opened["arrived_at"] - origin_us) // US).to_numpy(),
+            ((requests["arrived_at"] - origin_us) // US).to_numpy(),
             np.array(flows),
             realised.to_numpy(),
-            opened["output_tokens"].to_numpy(),
+            requests["output_tokens"].to_numpy(),
         )
 
     def finish(
         self, offer: Offer, at_us: int, output_tokens: int | None, cached_tokens: int | None, *, refused: bool
     ) -> None:
-        """Count how a request ended; an end without output tokens (shed) leaves the expectation standing."""
+        """Count how a request ended; an end without output tokens (shed) leaves the expectation standing.
+
+        Labels take an end whenever it comes; features count one that is later than `BEHIND_S` as late.
+        """
         self.live.finish(
-            self._open(at_us),
+            self._counted_us(at_us),
             offer.flow,
             offer.prompt_tokens,
             cached_tokens or 0,
@@ -170,7 +176,9 @@ class OfferedLoad:
             return False
         return now_us - self._newest_us > REPLAY_BEHIND_S * US and now_s - self._heard_s < REPLAY_PATIENCE_S
 
-    def _open(self, at_us: int) -> int:
-        if self.origin_us is None:
-            return at_us
-        return max(at_us, self.origin_us + self.ticked_s * US)
+    def _counted_us(self, at_us: int) -> int:
+        """When an event counts: at its own time, or with the first arrival told if it was shortly before."""
+        origin_us = self.origin_us
+        if origin_us is not None and origin_us - BEHIND_S * US <= at_us < origin_us:
+            return origin_us
+        return at_us

@@ -137,7 +137,10 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             "The trip wire is crossed: the predictor is muted until a new bundle is loaded.",
             float(guard.muted),
         ),
-        "tidegate_late_rows": ("Rows that came too late to count.", float(predictor.offered.live.late)),
+        "tidegate_late_rows": (
+            "Arrivals and ends too late for the forecast to count.",
+            float(predictor.offered.live.late),
+        ),
     }
 
 

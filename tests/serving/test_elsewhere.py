@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from serving.elsewhere import WATERMARK_S, Batch, Elsewhere
+from serving.elsewhere import Batch, Elsewhere
 from serving.messages import Arrived, Finished
 from serving.offered import AHEAD_S, BEHIND_S, US, OfferedLoad
 from serving.telemetry import as_frame, parse
@@ -108,16 +108,38 @@ def test_skew_is_refused_with_the_offset_that_was_measured() -> None:
     assert teller.arrived("b", NOW_US + AHEAD_S * US) is None
 
 
-def test_a_slightly_late_arrival_counts_in_the_open_second_and_a_later_one_is_refused() -> None:
+def test_an_arrival_up_to_a_minute_late_counts_in_its_second_and_a_later_one_is_refused() -> None:
     teller = Teller()
     teller.arrived("first", NOW_US - 100 * US)
-    teller.offered.features(100)
+    before = teller.offered.features(100)
     assert teller.arrived("a", NOW_US - BEHIND_S * US) is None
-    assert teller.work(100, 101) == [100]
+    assert teller.work(40, 41) == [100]
+    assert (teller.offered.features(100) != before).any()
     assert teller.arrived("b", NOW_US - (BEHIND_S + 1) * US) == "late"
     assert teller.offered.live.late == 0
-    # An end is news whenever it comes.
-    assert teller.finished("first", NOW_US - 90 * US) is None
+
+
+def test_an_end_is_news_to_the_labels_whenever_it_comes_and_to_the_features_for_a_minute() -> None:
+    teller = Teller()
+    teller.arrived("first", NOW_US - 100 * US)
+    teller.arrived("second", NOW_US - 100 * US)
+    before = teller.offered.features(100)
+    assert teller.finished("first", NOW_US - 61 * US) is None
+    assert teller.work(0, 1) == [150 + 100]
+    assert teller.offered.live.late == 1
+    assert teller.offered.features(100).tobytes() == before.tobytes()
+    assert teller.finished("second", NOW_US - 40 * US) is None
+    assert teller.work(0, 1) == [150 + 150]
+    assert teller.offered.live.late == 1
+
+
+def test_what_happened_shortly_before_the_first_arrival_told_counts_in_the_first_second() -> None:
+    teller = Teller()
+    teller.arrived("first", NOW_US)
+    assert teller.arrived("before", NOW_US - BEHIND_S * US) is None
+    assert teller.whole("whole", NOW_US - 20 * US, NOW_US - 10 * US) is None
+    assert teller.work(0, 1) == [100 + 100 + 150]
+    teller.offered.features(100)
     assert teller.offered.live.late == 0
 
 
@@ -133,12 +155,25 @@ def test_a_long_request_told_at_its_end_counts_in_its_second_and_features_count_
 def test_a_request_told_forty_seconds_after_its_end_counts_and_one_told_after_ninety_does_not() -> None:
     teller = Teller(stores=True)
     teller.arrived("first", NOW_US - 200 * US)
-    teller.offered.features(200)
-    assert teller.whole("inside", NOW_US - 41 * US, NOW_US - 40 * US) is None
+    before = teller.offered.features(200)
     assert teller.whole("outside", NOW_US - 91 * US, NOW_US - 90 * US) == "late"
-    assert WATERMARK_S == 60
+    assert teller.offered.features(200).tobytes() == before.tobytes()
+    assert teller.whole("inside", NOW_US - 41 * US, NOW_US - 40 * US) is None
+    assert (teller.offered.features(200) != before).any()
+    assert teller.offered.live.late == 0
+    assert BEHIND_S == 60
     assert teller.work(100, 200) == [150 if second == 159 else 0 for second in range(100, 200)]
     assert teller.batch.tables()["requests"]["request_id"].to_list() == ["inside", "first"]
+
+
+def test_the_reason_of_a_late_row_says_how_late_it_was_and_what_to_do() -> None:
+    teller = Teller()
+    teller.arrived("first", NOW_US - 200 * US)
+    teller.offered.features(200)
+    event = parse({"event": "arrived", "request_id": "a", "prompt_tokens": 1})
+    teller.elsewhere.arrived(event, NOW_US - 70 * US, 0, teller.batch, "s", NOW_US, 0.0)  # type: ignore[arg-type]
+    _, fault = teller.batch.faults[0]
+    assert fault.reason == "at: is 70.0 s old, 60 s are let pass; report arrivals sooner"
 
 
 def test_history_has_a_bound() -> None:

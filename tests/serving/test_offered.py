@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.schema import LANES, OUTCOMES, POLARS_REQUESTS
-from serving.offered import REFUSED, US, OfferedLoad
+from serving.offered import REFUSED, US, Offer, OfferedLoad
 
 NOW_US = 1_700_000_000_000_000
 
@@ -32,12 +32,7 @@ def frame(rows: list[dict]) -> pl.DataFrame:
 
 def one_by_one(offered: OfferedLoad, rows: list[dict]) -> None:
     for row in rows:
-        facts = {name: row[name] for name in ("tenant", "lane")}
-        at_us = row["arrived_at"]
-        offer = offered.arrive(at_us, 1.0, row["prompt_tokens"], model=None, log_type=None, **facts)
-        refused = row["outcome"] in REFUSED
-        end_us = at_us + row["took"]
-        offered.finish(offer, end_us, row["output_tokens"], row["cached_tokens"], refused=refused)
+        finish(offered, arrive(offered, row), row)
 
 
 @settings(max_examples=60, deadline=None)
@@ -76,3 +71,47 @@ def test_seconds_that_are_long_past_are_out_of_reach() -> None:
     later = {**row, "arrived_at": NOW_US + round(timedelta(hours=3).total_seconds()) * US}
     offered.completed(frame([row, later]), 1.0)
     assert offered.work.bins(10_800 - 7_000, 10_801).work.sum() == 140
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(whole, st.integers(0, 59), st.integers(0, 59)), max_size=15))
+def test_what_is_told_up_to_a_minute_late_counts_as_if_it_had_come_in_time(
+    rows: list[tuple[dict, int, int]],
+) -> None:
+    in_time, late = OfferedLoad(), OfferedLoad()
+    first = {"prompt_tokens": 10, "output_tokens": 5, "took": US, "outcome": "served"}
+    rows = [(row, *delays) for row, *delays in rows if row["arrived_at"] >= NOW_US]
+    for offered in (in_time, late):
+        offered.completed(frame([{**first, "arrived_at": NOW_US}]), 1.0)
+    tells = [(row["arrived_at"] + delay_s * US, number, row) for number, (row, delay_s, _) in enumerate(rows)]
+    ends = [
+        (max(row["arrived_at"] + row["took"] + delay_s * US, tells[number][0]), number)
+        for number, (row, _, delay_s) in enumerate(rows)
+        if tells[number][0] <= row["arrived_at"] + row["took"] + 59 * US
+    ]
+    offers = {}
+    for t_s in range(0, 425, 5):
+        now_us = NOW_US + t_s * US
+        for _, number, row in [told for told in tells if now_us - 5 * US <= told[0] < now_us]:
+            offers[number] = arrive(late, row)
+        for _, number in [end for end in ends if now_us - 5 * US <= end[0] < now_us]:
+            finish(late, offers[number], rows[number][0])
+        late.features(t_s)
+    assert late.live.late == 0
+    done = {number for _, number in ends}
+    for _, number, row in sorted(tells, key=lambda told: (told[2]["arrived_at"], told[1])):
+        offer = arrive(in_time, row)
+        if number in done:
+            finish(in_time, offer, row)
+    assert in_time.features(425).tobytes() == late.features(425).tobytes()
+
+
+def arrive(offered: OfferedLoad, row: dict) -> Offer:
+    facts = {name: row[name] for name in ("tenant", "lane")}
+    return offered.arrive(row["arrived_at"], 1.0, row["prompt_tokens"], model=None, log_type=None, **facts)
+
+
+def finish(offered: OfferedLoad, offer: Offer, row: dict) -> None:
+    refused = row["outcome"] in REFUSED
+    end_us = row["arrived_at"] + row["took"]
+    offered.finish(offer, end_us, row["output_tokens"], row["cached_tokens"], refused=refused)
