@@ -12,7 +12,7 @@ from models.baselines import PLANNERS, SIMPLE, boost, lag_features, told_feature
 from models.bundle import GuardState
 from models.examples import TraceExamples
 from models.guard.guard import Guard
-from models.guard.replay import Guarded, replay
+from models.guard.replay import Guarded, joined, replay
 from models.guard.score import sustained_scores
 from pipeline.split import Split
 from pipeline.train import Fitted, calibrated
@@ -97,8 +97,11 @@ def compete(
     guards = {one.name: one.guard for one in before}
 
     def guarded(name: str, title: str, kind: str, score: NDArray[np.float64], state: GuardState) -> Contender:
-        guard = guards.get(name) or Guard(state.threshold, state.scale)
-        guard.threshold, guard.scale = state.threshold, state.scale
+        before = guards.get(name)
+        ledger = None if before is None else before.ledger
+        # Gate and wire can only silence: rivals go without, so that none is beaten for having been muted.
+        ours = name == FORECASTER
+        guard = Guard.start(state, ledger) if ours else Guard(state.threshold, state.scale, ledger)
         outcome = replay(guard, score[test], ticks.select(test))
         return Contender(name, title, kind, score[test], state, outcome, guard)
 
@@ -133,11 +136,7 @@ def pooled(days: Sequence[Sequence[Contender]]) -> list[Contender]:
         replace(
             parts[-1],
             score=np.concatenate([part.score for part in parts]),
-            guarded=Guarded(
-                np.concatenate([part.guarded.alarm for part in parts]),
-                np.concatenate([part.guarded.threshold for part in parts]),
-                sum(part.guarded.denied for part in parts),
-            ),
+            guarded=joined([part.guarded for part in parts]),
         )
         for parts in zip(*days, strict=True)
     ]

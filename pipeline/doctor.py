@@ -180,17 +180,22 @@ def scrape_target(target: Target) -> Iterator[Finding]:
 def served_model(bundle: Path) -> Iterator[Finding]:
     """Whether a bundle loads, where it runs, and whether it may tighten."""
     from models.bundle import Bundle
+    from models.guard.guard import Guard
 
     try:
         loaded = Bundle.load(bundle)
     except InputError as error:
         yield Finding("bundle", "fault", str(error), "`tidegate train TRACE --out DIR` writes a new one")
         return
-    advisory = loaded.manifest.guard.advisory_reason
+    guard = loaded.manifest.guard
+    advisory = guard.advisory_reason or Guard.start(guard).reason
     where = f"{loaded.version} runs on {loaded.providers[0]}"
     if advisory:
         yield Finding(
-            "bundle", "warning", f"{where} and is advisory: {advisory}", "train on a longer span of traffic"
+            "bundle",
+            "warning",
+            f"{where} and starts advisory: {advisory}",
+            "train on a longer span of traffic",
         )
     else:
         yield Finding("bundle", "ok", f"{where} and may tighten")

@@ -95,7 +95,10 @@ class Findings:
         rows = [self._contender(one, self.span) for one in self.contenders]
         last, guard = self.folds[-1].spans, self.fitted.bundle.manifest.guard
         held, days = targets(rows), self._days()
-        judged = verdict(rows, guard.advisory_reason)
+        guarded = self.contenders[0].guarded
+        reason = guard.advisory_reason or guarded.reason
+        silent = None if guarded.advisory is None else float(np.mean(guarded.advisory))
+        judged = verdict(rows, reason, silent)
         told = [sentence(target) for target in held if target["met"] is not None]
         broken = defects(
             [
@@ -131,9 +134,10 @@ class Findings:
                 "effective_negatives": guard.effective_negatives,
                 "thinning_step": guard.thinning_step,
                 "required_negatives": REQUIRED_NEGATIVES,
-                "advisory": guard.threshold is None,
-                "reason": guard.advisory_reason,
-                "alarms_denied_by_ledger": self.contenders[0].guarded.denied,
+                "advisory": reason is not None,
+                "reason": reason,
+                "advisory_share": silent,
+                "alarms_denied_by_ledger": guarded.denied,
             },
             "contenders": rows,
             "days": days,
@@ -157,7 +161,7 @@ class Findings:
                 {
                     "day": fold.spans.test.start_s // DAY_S + 1,
                     **{name: asdict(getattr(fold.spans, name)) for name in ("train", "calibrate", "test")},
-                    "advisory": fold.fitted.bundle.manifest.guard.threshold is None,
+                    "advisory": _advisory_at_end(fold.contenders[0]),
                     "contenders": brief,
                     "targets": targets(rows),
                 }
@@ -249,6 +253,11 @@ def likely(causes: pl.DataFrame, prepared: TraceExamples) -> pl.DataFrame:
 def probability(logit: float | None) -> float | None:
     """Probability of a logit: the forecaster's thresholds are told on the scale of a probability."""
     return None if logit is None else float(1.0 / (1.0 + np.exp(-logit)))
+
+
+def _advisory_at_end(contender: Contender) -> bool:
+    """Whether its guard let no forecast tighten when the span ended."""
+    return contender.state.threshold is None or contender.guarded.reason is not None
 
 
 def _as_it_is(threshold: float | None) -> float | None:

@@ -7,12 +7,26 @@ MIN_ONSETS = 10
 """Onsets in the test span under which no skill can be told from chance."""
 
 
-def verdict(rows: Sequence[dict[str, Any]], advisory_reason: str | None) -> dict[str, Any]:
-    """Judge the contenders of a report, the forecaster first: skill, advisory or not, and why."""
+def verdict(
+    rows: Sequence[dict[str, Any]], advisory_reason: str | None, advisory_share: float | None = None
+) -> dict[str, Any]:
+    """Judge the contenders of a report, the forecaster first: skill, advisory or not, and why.
+
+    Args:
+        rows: of the report.
+        advisory_reason: why no forecast can tighten at the end of the test span; None where it can.
+        advisory_share: share of the test span in which it let none; None where there was no guard.
+
+    """
     ours = rows[0]["scores"]
     recall, chance, onsets = ours["event_recall"], ours["random_recall"], ours["onsets"]
     advisory = advisory_reason is not None
     sentences = [] if advisory_reason is None else [advisory_reason]
+    if advisory_reason is None and advisory_share:
+        sentences.append(
+            f"In {advisory_share:.0%} of the test span skill was not shown yet or no more: no alarm was "
+            "raised there, and the numbers count none."
+        )
     if onsets < MIN_ONSETS or advisory:
         few = f", fewer than the {MIN_ONSETS} that a claim needs" if onsets < MIN_ONSETS else ""
         sentences.append(

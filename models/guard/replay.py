@@ -1,5 +1,6 @@
 """The guard over a span of past ticks, told each outcome no earlier than live operation would be."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ class Guarded:
         threshold: on the scale of the score, NaN where calibration gave none.
         denied: number of ticks at which the budget refused an alarm.
         would: threshold and budget would have let an alarm stand, advisory or not; None without a guard.
-        advisory: skill gate, trip wire or a missing threshold kept forecasts from tightening; None likewise.
+        advisory: a missing threshold, skill gate or trip wire kept forecasts from tightening; None likewise.
         reason: why skill gate or trip wire do so at the end of the span, for people; None where they don't.
 
     """
@@ -32,6 +33,19 @@ class Guarded:
     would: NDArray[np.bool_] | None = None
     advisory: NDArray[np.bool_] | None = None
     reason: str | None = None
+
+
+def joined(parts: Sequence[Guarded]) -> Guarded:
+    """Adjacent spans as one; the reason is the last one's."""
+    would, advisory = ([getattr(part, name) for part in parts] for name in ("would", "advisory"))
+    return Guarded(
+        np.concatenate([part.alarm for part in parts]),
+        np.concatenate([part.threshold for part in parts]),
+        sum(part.denied for part in parts),
+        None if any(part is None for part in would) else np.concatenate(would),
+        None if any(part is None for part in advisory) else np.concatenate(advisory),
+        parts[-1].reason,
+    )
 
 
 def replay(guard: Guard, score: NDArray[np.float64], ticks: Ticks) -> Guarded:

@@ -109,6 +109,7 @@ def train_bundle(
 
     sniff(trace)  # what can't be read is told at once, not after seconds of imports
 
+    from models.guard.guard import Guard
     from pipeline.progress import steps
     from pipeline.train import train_on
 
@@ -116,7 +117,7 @@ def train_bundle(
         progress("read the trace", 0.0)
         fitted = train_on(load_trace(trace), out, seed=seed, progress=progress)
     guard = fitted.bundle.manifest.guard
-    say(guard.advisory_reason or "Calibrated: forecasts may tighten.")
+    say(guard.advisory_reason or Guard.start(guard).reason or "Calibrated: forecasts may tighten.")
     say(f"Bundle: {out} ({fitted.bundle.version})")
 
 

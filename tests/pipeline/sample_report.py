@@ -117,6 +117,7 @@ def sample(hours: int = 8, seed: int = 0) -> dict[str, Any]:
                 "required_negatives": 59,
                 "advisory": False,
                 "reason": None,
+                "advisory_share": 0.0,
                 "alarms_denied_by_ledger": 41,
             },
             "targets": targets(contenders),

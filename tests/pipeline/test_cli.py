@@ -13,6 +13,7 @@ import typer
 
 from data.errors import InputError
 from models.bundle import Bundle
+from models.guard.guard import Guard
 from pipeline import cli
 from pipeline.terminal import console
 
@@ -226,4 +227,7 @@ def test_from_a_workload_to_a_report_and_a_bundle(tmp_path: Path, tidegate: Comm
     assert (code, err) == (0, "")
     bundle = Bundle.load(tmp_path / "bundle")
     assert said.endswith(f"Bundle: {tmp_path / 'bundle'} ({bundle.version})\n")
-    assert (bundle.manifest.guard.advisory_reason or "Calibrated: forecasts may tighten.") in said
+    guard = bundle.manifest.guard
+    assert (
+        guard.advisory_reason or Guard.start(guard).reason or "Calibrated: forecasts may tighten."
+    ) in said

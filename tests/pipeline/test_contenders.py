@@ -66,7 +66,8 @@ def test_all_have_the_same_guard_from_their_own_calibration(run: Run, name: str)
     one = named(run, name)
     test = run.spans.test.holds(run.prepared.ticks.t_s)
     state = run.fitted.bundle.manifest.guard if name == FORECASTER else one.state
-    fresh = replay(Guard(state.threshold, state.scale), one.score, run.prepared.ticks.select(test))
+    guard = Guard.start(state) if name == FORECASTER else Guard(state.threshold, state.scale)
+    fresh = replay(guard, one.score, run.prepared.ticks.select(test))
     assert fresh.alarm.tolist() == one.guarded.alarm.tolist()
     assert one.state == state
 

@@ -101,5 +101,12 @@ def test_what_was_not_calibrated_is_advisory_and_says_why_first() -> None:
     ]
 
 
+def test_a_gate_that_was_closed_for_a_while_is_told_with_the_numbers() -> None:
+    found = verdict([row(), *RIVALS], None, 0.25)
+    assert (found["skill"], found["advisory"]) == ("shown", False)
+    assert found["sentences"][0].startswith("In 25% of the test span skill was not shown yet or no more")
+    assert verdict([row(), *RIVALS], None, 0.0) == verdict([row(), *RIVALS], None)
+
+
 def test_without_lightgbm_nothing_is_said_of_it() -> None:
     assert len(verdict([row(), *RIVALS[1:]], None)["sentences"]) == 1
