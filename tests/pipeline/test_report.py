@@ -199,3 +199,30 @@ def test_ticks_may_hold_more_columns_than_are_drawn(made, report, tmp_path: Path
     wide = made["ticks"].with_columns(score=pl.lit(0.0))
     reports.write_report(report, wide, tmp_path, onsets=made["onsets"], lead_times=made["lead_times"])
     assert (tmp_path / "report.json").exists()
+
+
+def test_targets_are_told_as_far_as_they_are_missed(made, report, tmp_path: Path):
+    target = report["targets"][0]
+    target |= {"hindsight_recall": 0.5, "wanted": 0.6, "reached": 0.45, "met": False, "short_by": 0.15}
+    report["targets"][1] |= {"wanted": None, "reached": None, "met": None, "short_by": None}
+    page = write(made, report, tmp_path)
+    assert "<td>short by 0.15</td>" in page
+    assert "(0.50): recall 0.60 wanted, 0.45 reached, short by 0.15." in page
+    assert "<td>not judged</td>" in page
+
+
+def test_causes_tell_how_many_onsets_were_missed(made, report, tmp_path: Path):
+    report["recall_by_cause"][0] |= {"cause": "cron", "onsets": 40, "missed": 31, "recall": 0.225}
+    assert "<tr><td>cron</td><td>40</td><td>31</td><td>0.23</td></tr>" in write(made, report, tmp_path)
+
+
+def test_days_are_told_one_by_one(made, report, tmp_path: Path):
+    brief = {key: report["contenders"][0][key] for key in ("name", "title", "kind", "scores", "hindsight")}
+    spans = {name: report["split"][name] for name in ("train", "calibrate", "test")}
+    report["days"] = [
+        {"day": day, **spans, "advisory": day == 2, "contenders": [brief], "targets": report["targets"]}
+        for day in (2, 3)
+    ]
+    page = write(made, report, tmp_path)
+    body = page[page.index("<h2>Day by day</h2>") :]
+    assert body.index("<tr><td>2, advisory</td>") < body.index("<tr><td>3</td>")
