@@ -19,7 +19,7 @@ RATE = 0.05
 """Share of negative ticks that may be in alarm."""
 AIM = 0.047
 """Share that the threshold steers for: under the budget, so that the ledger seldom has to refuse."""
-STEP = 0.02
+STEP = 0.007
 """How far one false alarm tick moves the threshold, as a share of its scale."""
 HOLD = 0.2
 """How far under the threshold a standing alarm holds, as a share of its scale: an onset that comes a little
