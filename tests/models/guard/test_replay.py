@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from features.ticks import Ticks
 from models.guard.guard import Guard, Verdict
-from models.guard.replay import replay
+from models.guard.replay import Guarded, joined, replay, warmed
+from models.guard.skill import SkillGate
+from models.guard.tripwire import TripWire
 
 OUTCOME_S = 120
 """An outcome is known when the horizon of 60 s is over and the outputs of its requests are in."""
@@ -110,3 +112,38 @@ def test_an_advisory_guard_never_alarms_and_shows_no_threshold(count: int) -> No
         assert not guarded.alarm.any()
         assert np.isnan(guarded.threshold).all()
         assert guarded.denied == 0
+
+
+def test_a_closed_gate_raises_no_alarm_and_what_would_have_been_is_kept() -> None:
+    score, ticks = stream(seed=4, count=3_000)
+    bare = replay(Guard(0.5), score, ticks)
+    closed = replay(Guard(0.5, skill=SkillGate(), wire=TripWire()), score, ticks)
+    assert bare.alarm.any()
+    assert closed.advisory is not None
+    assert closed.advisory.all()
+    assert not closed.alarm.any()
+    assert closed.would is not None
+    assert closed.would.tolist() == bare.alarm.tolist()
+    assert (bare.reason, bare.advisory is not None and bare.advisory.any()) == (None, False)
+    assert "random alarm" in str(closed.reason)
+
+
+def test_spans_are_joined_and_the_last_reason_is_told() -> None:
+    score, ticks = stream(seed=5, count=1_000)
+    first, last = (replay(Guard(0.5, skill=gate), score, ticks) for gate in (None, SkillGate()))
+    whole = joined([first, last])
+    assert whole.alarm.tolist() == [*first.alarm.tolist(), *last.alarm.tolist()]
+    assert whole.advisory is not None
+    assert whole.advisory.tolist() == [False] * 1_000 + [True] * 1_000
+    assert (whole.denied, whole.reason) == (first.denied + last.denied, last.reason)
+    assert joined([first, Guarded(first.alarm, first.threshold, 0)]).would is None
+
+
+def test_a_warm_ledger_has_earned_what_an_hour_of_calm_earns() -> None:
+    t_s = np.arange(0, 3_600, 5)
+    calm = Ticks(t_s, np.ones(720, dtype=np.bool_), np.full(720, -1))
+    earned = 720 - 24  # outcomes of the last two minutes are not known yet
+    assert warmed(calm, 3_600).remaining() == earned // 20
+    assert warmed(calm.select(t_s < 1_200), 10_000).remaining() == 240 // 20
+    bursts = Ticks(t_s, np.ones(720, dtype=np.bool_), (t_s // 60 + 1) * 60)
+    assert warmed(bursts, 3_600).remaining() == 0
