@@ -12,7 +12,7 @@ from models.baselines import PLANNERS, SIMPLE, boost, lag_features, told_feature
 from models.bundle import GuardState
 from models.examples import TraceExamples
 from models.guard.guard import Guard
-from models.guard.replay import Guarded, joined, replay
+from models.guard.replay import Guarded, joined, replay, warmed
 from models.guard.score import sustained_scores
 from pipeline.split import Split
 from pipeline.train import Fitted, calibrated
@@ -94,11 +94,13 @@ def compete(
     test, span = split.test.holds(ticks.t_s), split.calibrate.holds(ticks.t_s)
     learn = split.train.holds(ticks.t_s) & ticks.eligible
     soon = ticks.onset_within(0, HORIZON_S[1])
+    gap = (ticks.t_s >= split.calibrate.end_s) & (ticks.t_s < split.test.start_s)
     guards = {one.name: one.guard for one in before}
 
     def guarded(name: str, title: str, kind: str, score: NDArray[np.float64], state: GuardState) -> Contender:
         before = guards.get(name)
-        ledger = None if before is None else before.ledger
+        # A service that starts warms up over the gap: calm ticks earn budget while nothing tightens yet.
+        ledger = warmed(ticks.select(gap), split.test.start_s) if before is None else before.ledger
         # Gate and wire can only silence: rivals go without, so that none is beaten for having been muted.
         ours = name == FORECASTER
         guard = Guard.start(state, ledger) if ours else Guard(state.threshold, state.scale, ledger)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from features.ticks import HORIZON_S, Ticks
 from models.guard.guard import Guard
+from models.guard.ledger import Ledger
 
 OUTPUTS_S = 60
 """From the end of a tick's horizon until the outputs are in and its outcome is known."""
@@ -46,6 +47,18 @@ def joined(parts: Sequence[Guarded]) -> Guarded:
         None if any(part is None for part in advisory) else np.concatenate(advisory),
         parts[-1].reason,
     )
+
+
+def warmed(ticks: Ticks, until_s: int) -> Ledger:
+    """A ledger that has seen these ticks go by without an alarm, as live operation warms up.
+
+    Outcomes are settled that are known at second ``until_s``.
+    """
+    ledger = Ledger()
+    for t_s, negative in zip(ticks.t_s.tolist(), ticks.negative.tolist(), strict=True):
+        if t_s + HORIZON_S[1] + OUTPUTS_S <= until_s:
+            ledger.settle(t_s, negative)
+    return ledger
 
 
 def replay(guard: Guard, score: NDArray[np.float64], ticks: Ticks) -> Guarded:
