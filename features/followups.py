@@ -45,7 +45,7 @@ class _Memory:
         peak_s, peak_load = self.peak_s.copy(), self.peak_load.copy()
         peak_s[entry] = at = int(np.argmax(loads))
         peak_load[entry] = loads[at]
-        return _Memory(self.seen + 1, float(np.nanmax(peak_load)), peak_s, peak_load)
+        return _Memory(self.seen + 1, float(np.fmax.reduce(peak_load)), peak_s, peak_load)
 
     def open_outcomes(self, age_s: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
         """Loads of past outcomes, when they would peak from now, and which can still come of a run that old.
@@ -114,12 +114,13 @@ class FollowUps:
 
     def _learn(self, t_s: int) -> None:
         """Learn from the runs whose watch is over at ``t_s``; all seconds before it were taken in."""
-        while self._watches and self._watches[0][0] + AGE_S <= t_s:
-            start_s, flow, tenant = self._watches.popleft()
-            by_second = np.zeros(AGE_S)
-            for age_s in range(OWN_S, AGE_S):
-                by_second[age_s] = self._work.get(start_s + age_s, _NOTHING).get(tenant, 0)
-            self._memory[flow] = self._memory.get(flow, _Memory()).with_run(by_second)
+        while self._watches and (start_s := self._watches[0][0]) + AGE_S <= t_s:
+            seconds = [self._work.get(start_s + age_s, _NOTHING) for age_s in range(OWN_S, AGE_S)]
+            while self._watches and self._watches[0][0] == start_s:
+                _, flow, tenant = self._watches.popleft()
+                by_second = np.zeros(AGE_S)
+                by_second[OWN_S:] = [by_tenant.get(tenant, 0) for by_tenant in seconds]
+                self._memory[flow] = (self._memory.get(flow) or _Memory()).with_run(by_second)
 
     def _awaited(self, floor: float) -> Iterator[tuple[int, _Memory]]:
         """Runs under watch whose flow is known to be followed by ``floor`` tokens/s or more."""

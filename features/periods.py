@@ -1,6 +1,8 @@
 """Learned periods: senders whose runs come back on a schedule, when each is due, and how heavy it gets."""
 
 from collections.abc import Hashable
+from functools import lru_cache
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,8 @@ MIN_RUNS = 4
 MAX_JITTER = 0.08
 """Largest typical deviation from the schedule, as a share of the period."""
 MIN_SPREAD_S = 1.5
+FITS = 4096
+"""Fits remembered: a caller of one flow starts when its flow does, and seconds that close anew ask again."""
 FORGET_MISSES = 6
 """A schedule that missed this many runs in a row is no longer believed."""
 
@@ -41,8 +45,9 @@ class Schedules:
         starts = self._starts[sender] = (*self._starts.get(sender, ()), start_s)[-HISTORY_RUNS - 1 :]
         row = self._row(sender)
         if previous is not None:
-            self._loads[row] = np.roll(self._loads[row], 1)
-            self._loads[row, 0] = previous.load
+            loads = self._loads[row]
+            loads[1:] = loads[:-1]
+            loads[0] = previous.load
         fit = _fit(starts) if len(starts) >= MIN_RUNS else None
         self._fits[:, row] = fit or (0.0, np.inf, 1.0, 0.0)
 
@@ -128,17 +133,18 @@ def _fresh(rows: int, columns: int) -> NDArray[np.float64]:
     return fits
 
 
+@lru_cache(FITS)
 def _fit(starts: tuple[int, ...]) -> tuple[float, float, float, float] | None:
     """Fit (last start on the schedule, period, spread, share of runs that came), None for no schedule."""
     start = np.array(starts, dtype=np.float64)
     gaps = np.diff(start)
     # Whole periods between runs: a skipped run makes a gap of two.
-    steps = np.maximum(np.round(gaps / np.median(gaps)), 1.0)
+    steps = np.maximum(np.round(gaps / median(gaps.tolist())), 1.0)
     index = np.concatenate([[0.0], np.cumsum(steps)])
     centred = index - index.mean()
     period = float(centred @ start / (centred @ centred))
     residual = start - start.mean() - period * centred
-    jitter = 1.4826 * float(np.median(np.abs(residual)))
+    jitter = 1.4826 * median(np.abs(residual).tolist())
     if period <= 0.0 or jitter > MAX_JITTER * period:
         return None
     last = float(start.mean() + period * centred[-1])
