@@ -13,6 +13,7 @@ from models.examples import TraceExamples
 from models.guard.guard import RAISE
 from pipeline.findings import REQUIRED_NEGATIVES, Findings, Fold, likely, probability
 from pipeline.report import validate
+from pipeline.split import Span
 from tests.pipeline.conftest import SEED, TEST_FRACTION, Run
 
 BASELINE = 1_000.0
@@ -102,6 +103,14 @@ def test_causes_that_are_all_light_leave_every_onset_unexplained(run: Run) -> No
     onsets = run.result.report["contenders"][0]["scores"]["onsets"]
     (row,) = findings(run, light).report()["recall_by_cause"]
     assert (row["cause"], row["onsets"]) == ("unexplained", onsets)
+
+
+def test_a_training_span_without_bursts_is_told(run: Run) -> None:
+    silent = replace(run.spans, train=Span(3600, 3605))
+    report = findings(replace(run, spans=silent), None).report()
+    (told,) = (said for said in report["verdict"]["sentences"] if said.startswith("Nothing to learn from"))
+    assert f"from second {run.spans.test.start_s:,} on" in told
+    assert not any("Nothing to learn" in said for said in run.result.report["verdict"]["sentences"])
 
 
 def test_the_trace_is_described_as_it_is(run: Run) -> None:

@@ -108,10 +108,12 @@ def test_calibration_looks_at_its_own_span_alone(run: Run) -> None:
 
 
 def test_evidence_of_skill_comes_from_the_calibration_span_alone(run: Run) -> None:
-    ticks, score = run.prepared.ticks, sustained_scores(run.fitted.p_slots)
+    ticks = run.prepared.ticks
     span = run.spans.calibrate.holds(ticks.t_s)
+    score = np.random.default_rng(0).normal(size=len(ticks)) + 6.0 * ticks.onset_within(0, 60)
     state = calibrated(score, ticks, span)
     found = proven(state, score, ticks, span)
+    assert not Guard.start(found).advisory
     onsets = run.prepared.events.onset_s[run.spans.calibrate.holds(run.prepared.events.onset_s)]
     assert 0 < len(found.skill) <= min(len(onsets), ONSETS)
     assert proven(state, np.where(span, score, 99.0), ticks, span) == found
