@@ -99,7 +99,7 @@ class Findings:
         reason = guard.advisory_reason or guarded.reason
         silent = None if guarded.advisory is None else float(np.mean(guarded.advisory))
         judged = verdict(rows, reason, silent)
-        told = [sentence(target) for target in held if target["met"] is not None]
+        told = self._untaught() + [sentence(target) for target in held if target["met"] is not None]
         broken = defects(
             [
                 ("the test span", rows[0]["scores"]),
@@ -167,6 +167,15 @@ class Findings:
                 }
             )
         return days
+
+    def _untaught(self) -> list[str]:
+        """Sentences for test spans before which there was no burst to learn from."""
+        spans = [fold.spans for fold in self.folds if not len(self._onsets(fold.spans.train))]
+        return [
+            f"Nothing to learn from: no burst begins in the {span.train.end_s - span.train.start_s:,} s that "
+            f"train for the test from second {span.test.start_s:,} on."
+            for span in spans
+        ]
 
     def _onsets(self, span: Span) -> NDArray[np.int64]:
         onset_s = self.prepared.events.onset_s
