@@ -176,6 +176,8 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         """Push engine samples, and requests that were seen elsewhere; good rows count, bad ones are named.
 
         A request that is told twice counts once. With a lake, the answer comes when the rows are stored.
+        What is told up to 60 s behind the last tick counts as if it had come in time; later it is refused.
+        Only the end of a request that is known to have arrived still corrects the outcomes then.
         """
         try:
             return await service.pushes.push(await request.body(), source, sent_at)
