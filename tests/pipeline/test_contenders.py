@@ -3,7 +3,7 @@ import pytest
 
 from models.baselines import PLANNERS, SIMPLE
 from models.guard.guard import Guard
-from models.guard.replay import replay
+from models.guard.replay import replay, warmed
 from pipeline.contenders import FORECASTER, Contender
 from tests.pipeline.conftest import Run
 
@@ -57,7 +57,11 @@ def test_every_guarded_contender_keeps_the_budget(run: Run, name: str) -> None:
 
 
 def test_contenders_do_alarm_so_that_the_budget_is_put_to_use(run: Run) -> None:
-    alarming = {one.name for one in run.contenders if one.guarded.alarm.any()}
+    alarming = {
+        one.name
+        for one in run.contenders
+        if (one.guarded.alarm if one.guarded.would is None else one.guarded.would).any()
+    }
     assert {FORECASTER, "random", "last_value", "oracle"} <= alarming
 
 
@@ -66,7 +70,11 @@ def test_all_have_the_same_guard_from_their_own_calibration(run: Run, name: str)
     one = named(run, name)
     test = run.spans.test.holds(run.prepared.ticks.t_s)
     state = run.fitted.bundle.manifest.guard if name == FORECASTER else one.state
-    guard = Guard.start(state) if name == FORECASTER else Guard(state.threshold, state.scale)
+    gap = (run.prepared.ticks.t_s >= run.spans.calibrate.end_s) & (
+        run.prepared.ticks.t_s < run.spans.test.start_s
+    )
+    ledger = warmed(run.prepared.ticks.select(gap), run.spans.test.start_s)
+    guard = Guard.start(state, ledger) if name == FORECASTER else Guard(state.threshold, state.scale, ledger)
     fresh = replay(guard, one.score, run.prepared.ticks.select(test))
     assert fresh.alarm.tolist() == one.guarded.alarm.tolist()
     assert one.state == state
