@@ -45,7 +45,7 @@ Backtest = Callable[..., Run]
 @pytest.fixture(scope="session")
 def small_settings() -> Iterator[Callable[..., ForecasterSettings]]:
     """A forecaster and a LightGBM that train in a moment, in every job of the session."""
-    small = partial(ForecasterSettings, members=2, hidden=16, epochs=EPOCHS, trees=TreeSettings(rounds=10))
+    small = partial(ForecasterSettings, members=2, hidden=16, epochs=EPOCHS, trees=TreeSettings(rounds=60))
     boost = lightgbm.train
 
     def few_trees(
