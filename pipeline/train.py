@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from data.errors import InputError
 from data.readers import Trace
-from features.ticks import HORIZON_S, SLOTS, Ticks
+from features.ticks import HORIZON_S, SLOTS, WARMUP_S, Ticks
 from models.bundle import PEAK_QUANTILES, Bundle, GuardState, TrainingWindow, write_bundle
 from models.examples import TraceExamples, prepare
 from models.export import TICKS_AT_ONCE, export
 from models.forecaster import Examples, Forecaster, Settings, train
 from models.guard.calibration import calibrate
 from models.guard.guard import RATE, Guard
-from models.guard.replay import replay
+from models.guard.replay import replay, warmed
 from models.guard.score import SMALLEST_P, sustained_scores
 from models.guard.skill import SkillGate
 from pipeline.split import Split, split
@@ -155,10 +155,12 @@ def proven(
 ) -> GuardState:
     """The state with what its alarms would have anticipated on the calibration span.
 
-    The budget is a fresh one there, as in live operation: the first hour's bursts are seldom anticipated.
+    The ledger has seen the hour before the span go by, as a service's first hour does.
     """
-    gate = SkillGate()
-    replay(Guard(state.threshold, state.scale, skill=gate), score[span], ticks.select(span))
+    gate, start_s = SkillGate(), int(ticks.t_s[span][0])
+    hour = (ticks.t_s >= start_s - WARMUP_S) & (ticks.t_s < start_s)
+    ledger = warmed(ticks.select(hour), start_s)
+    replay(Guard(state.threshold, state.scale, ledger, gate), score[span], ticks.select(span))
     found = tuple((onset.anticipated, onset.chance) for onset in gate.onsets)
     return state.model_copy(update={"skill": found})
 

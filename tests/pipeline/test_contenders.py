@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from features.ticks import WARMUP_S
 from models.baselines import PLANNERS, SIMPLE
 from models.guard.guard import Guard
 from models.guard.replay import replay, warmed
@@ -53,7 +54,8 @@ def test_every_guarded_contender_keeps_the_budget(run: Run, name: str) -> None:
     alarm, ticks = named(run, name).guarded.alarm, run.result.ticks
     ahead_s = (ticks["next_onset_s"] - ticks["t_s"]).fill_null(10**6).to_numpy()
     negative = ticks["eligible"].to_numpy() & (ahead_s > 60)
-    assert alarm[negative].sum() <= 0.05 * negative.sum()
+    warm_up = WARMUP_S // 5  # calm ticks before the span that may have earned budget
+    assert alarm[negative].sum() <= 0.05 * (negative.sum() + warm_up)
 
 
 def test_contenders_do_alarm_so_that_the_budget_is_put_to_use(run: Run) -> None:
