@@ -1,7 +1,7 @@
 """What usually follows a run: a planning call, and half a minute later the calls it fanned out to."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,15 +47,18 @@ class _Memory:
         peak_load[entry] = loads[at]
         return _Memory(self.seen + 1, float(np.fmax.reduce(peak_load)), peak_s, peak_load)
 
-    def open_outcomes(self, age_s: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Loads of past outcomes, when they would peak from now, and which can still come of a run that old.
 
-        Past runs whose peak would have come by now say nothing about what is still to come of this one.
-        """
-        known = min(self.seen, MEMORY)
-        load = self.peak_load[:known]
-        ahead = self.peak_s[:known] - age_s
-        return load, ahead, (ahead > -SPREAD_S) | (load < LIGHT * self.highest)
+@dataclass(frozen=True, slots=True)
+class _Outcomes:
+    """Past outcomes of the runs under watch: loads, when they would peak from now, and which can still come.
+
+    One row a run and one column a remembered outcome, (runs, MEMORY); what is not remembered can't come.
+    """
+
+    load: NDArray[np.float64]
+    ahead_s: NDArray[np.float64]
+    light: NDArray[np.bool_]
+    still_open: NDArray[np.bool_]
 
 
 class FollowUps:
@@ -86,24 +89,28 @@ class FollowUps:
         Flows whose runs never brought ``floor`` tokens/s are passed over.
         """
         self._learn(t_s)
-        due = np.zeros((2, POINTS))
-        for start_s, memory in self._awaited(floor):
-            load, ahead, still_open = memory.open_outcomes(t_s - start_s)
-            chance = covers(POINTS_S - ahead[:, None], SPREAD_S) * still_open[:, None]
-            chance /= max(float(np.sum(still_open)), 1.0)
-            mean = load @ chance
-            due += mean, np.maximum(np.square(load) @ chance - np.square(mean), 0.0)
-        return due
+        outcomes = self._outcomes(t_s, floor)
+        if outcomes is None:
+            return np.zeros((2, POINTS))
+        still_open = outcomes.still_open[:, :, None]
+        chance = np.where(still_open, covers(POINTS_S - outcomes.ahead_s[:, :, None], SPREAD_S), 0.0)
+        chance /= np.maximum(np.sum(still_open, axis=1, keepdims=True), 1)
+        load = np.where(outcomes.still_open, outcomes.load, 0.0)[:, :, None]
+        mean = np.sum(load * chance, axis=1)
+        variance = np.maximum(np.sum(np.square(load) * chance, axis=1) - np.square(mean), 0.0)
+        return np.stack([mean.sum(axis=0), variance.sum(axis=0)])
 
     def followed(self, t_s: int, floor: float) -> list[Followed]:
         """What may still follow the latest runs, as outcomes to draw from; after `expected` of that tick."""
-        found = []
-        for start_s, memory in self._awaited(floor):
-            load, ahead, still_open = memory.open_outcomes(t_s - start_s)
-            if still_open.any():
-                light = load < LIGHT * memory.highest
-                found.append(Followed(ahead[still_open], np.where(light, 0.0, load)[still_open]))
-        return found
+        outcomes = self._outcomes(t_s, floor)
+        if outcomes is None:
+            return []
+        load = np.where(outcomes.light, 0.0, outcomes.load)
+        return [
+            Followed(after_s[can], load[can])
+            for after_s, load, can in zip(outcomes.ahead_s, load, outcomes.still_open, strict=True)
+            if can.any()
+        ]
 
     def copy(self) -> "FollowUps":
         """Follow-ups that know the same and go on by themselves; to be asked for between two seconds."""
@@ -122,9 +129,22 @@ class FollowUps:
                 by_second[OWN_S:] = [by_tenant.get(tenant, 0) for by_tenant in seconds]
                 self._memory[flow] = (self._memory.get(flow) or _Memory()).with_run(by_second)
 
-    def _awaited(self, floor: float) -> Iterator[tuple[int, _Memory]]:
-        """Runs under watch whose flow is known to be followed by ``floor`` tokens/s or more."""
-        for start_s, flow, _ in self._watches:
-            memory = self._memory.get(flow)
-            if memory is not None and memory.seen >= MIN_SEEN and memory.highest >= floor:
-                yield start_s, memory
+    def _outcomes(self, t_s: int, floor: float) -> _Outcomes | None:
+        """Outcomes of the watched runs whose flow is known to be followed by ``floor`` tokens/s or more.
+
+        Past runs whose peak would have come by now say nothing about what is still to come of this one.
+        """
+        found = [
+            (start_s, memory)
+            for start_s, flow, _ in self._watches
+            if (memory := self._memory.get(flow)) is not None
+            and memory.seen >= MIN_SEEN
+            and memory.highest >= floor
+        ]
+        if not found:
+            return None
+        age_s = np.array([t_s - start_s for start_s, _ in found])
+        load = np.stack([memory.peak_load for _, memory in found])
+        ahead_s = np.stack([memory.peak_s for _, memory in found]) - age_s[:, None]
+        light = load < LIGHT * np.array([memory.highest for _, memory in found])[:, None]
+        return _Outcomes(load, ahead_s, light, (ahead_s > -SPREAD_S) | light)

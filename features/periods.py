@@ -122,9 +122,13 @@ class Schedules:
 def covers(after_s: NDArray[np.float64], spread_s: NDArray[np.float64] | float) -> NDArray[np.float64]:
     """Chance that a load window covers a moment ``after_s`` past its expected, uncertain start."""
     scale = 0.55 * spread_s
-    edges = (after_s, after_s - LOAD_WINDOW_S)
-    begun, over = (1.0 / (1.0 + np.exp(-np.clip(edge / scale, -50.0, 50.0))) for edge in edges)
+    begun, over = (_logistic(edge / scale) for edge in (after_s, after_s - LOAD_WINDOW_S))
     return np.asarray(begun - over)
+
+
+def _logistic(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    # np.clip costs more than both bounds: these arrays are small.
+    return np.asarray(1.0 / (1.0 + np.exp(-np.minimum(np.maximum(z, -50.0), 50.0))))
 
 
 def _fresh(rows: int, columns: int) -> NDArray[np.float64]:

@@ -114,18 +114,20 @@ def _runs(due: Due) -> NDArray[np.float64]:
 
 def _follow_ups(followed: list[Followed]) -> NDArray[np.float64]:
     """Load of what follows, (SCENARIOS, steps)."""
-    total = np.zeros((SCENARIOS, len(_AT_S)))
-    for one, (which, early, _) in zip(followed[-MOST_SOURCES:], _SOURCES[MOST_SOURCES:], strict=False):
-        pick = (which * len(one.load)).astype(np.int64)
-        start_s = one.after_s[pick] + PEAK_WITHIN_S * (early - 0.5)
-        total += one.load[pick, None] * _shape(_AT_S - start_s[:, None])
-    return total
+    if not followed:
+        return np.zeros((SCENARIOS, len(_AT_S)))
+    followed = followed[-MOST_SOURCES:]
+    which, early, _ = np.moveaxis(_SOURCES[MOST_SOURCES : MOST_SOURCES + len(followed)], 1, 0)
+    picks = [(one, (row * len(one.load)).astype(np.int64)) for one, row in zip(followed, which, strict=True)]
+    load = np.stack([one.load[pick] for one, pick in picks])
+    start_s = np.stack([one.after_s[pick] for one, pick in picks]) + PEAK_WITHIN_S * (early - 0.5)
+    return np.asarray(np.sum(load[:, :, None] * _shape(_AT_S - start_s[:, :, None]), axis=0))
 
 
 def _shape(since_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """A run's ten-second load since its start, as a share of its highest."""
-    up = np.clip(since_s / RISE_S, 0.0, 1.0)
-    return np.asarray(up * np.clip((GONE_S - since_s) / (GONE_S - FADE_FROM_S), 0.0, 1.0))
+    up = np.minimum(np.maximum(since_s / RISE_S, 0.0), 1.0)
+    return np.asarray(up * np.minimum(np.maximum((GONE_S - since_s) / (GONE_S - FADE_FROM_S), 0.0), 1.0))
 
 
 def _first(over: NDArray[np.bool_]) -> NDArray[np.float64]:
