@@ -53,37 +53,24 @@ def write_until_killed(location: str, writer: str) -> None:
             tell(writer, "wrote")
 
 
-def nursery(location: str) -> None:
-    """Fork a writer for each name on stdin: imports are done once."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        if os.fork() == 0:
-            try:
-                write_until_killed(location, line.strip())
-            except BaseException:
-                traceback.print_exc()
-                tell(line.strip(), "failed")
-            os._exit(1)
-
-
 def acknowledged(location: str, kills: int) -> dict[str, int]:
     """Commits that each writer acknowledged before it was killed."""
     rng = random.Random(7)
     told: dict[str, int] = {}
     pids: dict[str, int] = {}
-    command = [sys.executable, __file__, location]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdin
-        assert parent.stdout
+    writers: list[subprocess.Popen[bytes]] = []
+    heard, pipe = os.pipe()
 
-        def start() -> None:
-            name = f"w{len(told)}"
-            told[name] = 0
-            print(name, file=parent.stdin, flush=True)
+    def start() -> None:
+        # A process of its own for each: a fork of one that has threads may start with their locks held.
+        name = f"w{len(told)}"
+        told[name] = 0
+        writers.append(subprocess.Popen([sys.executable, __file__, location, name], stdout=pipe))
 
-        for _ in range(AT_ONCE):  # most die while others commit
-            start()
-        for line in parent.stdout:
+    for _ in range(AT_ONCE):  # most die while others commit
+        start()
+    with open(heard) as lines:
+        for line in lines:
             name, what = line.split()
             assert what != "failed"
             if what == "wrote":
@@ -95,8 +82,11 @@ def acknowledged(location: str, kills: int) -> dict[str, int]:
                 os.kill(pids.pop(name), signal.SIGKILL)
                 if len(told) < kills:
                     start()
-                elif not pids:
-                    parent.stdin.close()
+                elif pipe >= 0:  # the last ones hold the pipe open for as long as they live
+                    os.close(pipe)
+                    pipe = -1
+    for writer in writers:
+        writer.wait()
     return told
 
 
@@ -124,4 +114,9 @@ def test_kill_9_loses_nothing_acknowledged_and_shows_no_half_batch(location: str
 
 
 if __name__ == "__main__":
-    nursery(sys.argv[1])
+    try:
+        write_until_killed(*sys.argv[1:])
+    except BaseException:
+        traceback.print_exc()
+        tell(sys.argv[2], "failed")
+        raise
