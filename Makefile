@@ -49,7 +49,7 @@ unit: $(READY) ## Tests, in parallel
 	@echo "== tests"
 	@$(RUN)/python -m pytest --numprocesses auto --dist worksteal
 
-bench-%: $(READY) ## Benchmark: bench-ingest, bench-telemetry, bench-decide
+bench-%: $(READY) ## Benchmark: bench-ingest, bench-telemetry, bench-decide, bench-forecast
 	@$(RUN)/python tests/bench/bench_$*.py $(ARGS)
 
 constraints: ## Pin anew what a fresh environment resolves to

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from features.bursts import LOAD_WINDOW_S
 from features.runs import Run
-from features.scenarios import Due
+from features.scenarios import LOGISTIC, Due
 
 POINTS_S = np.arange(-20.0, 76.0, 5.0)
 """Moments, relative to the tick, for which due load is told; the first ones are overdue."""
@@ -121,7 +121,7 @@ class Schedules:
 
 def covers(after_s: NDArray[np.float64], spread_s: NDArray[np.float64] | float) -> NDArray[np.float64]:
     """Chance that a load window covers a moment ``after_s`` past its expected, uncertain start."""
-    scale = 0.55 * spread_s
+    scale = LOGISTIC * spread_s
     begun, over = (_logistic(edge / scale) for edge in (after_s, after_s - LOAD_WINDOW_S))
     return np.asarray(begun - over)
 

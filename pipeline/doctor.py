@@ -143,7 +143,7 @@ def lake(location: str) -> Iterator[Finding]:
 
 
 def scrape_target(target: Target) -> Iterator[Finding]:
-    """Whether a target answers in its time, with metrics of a known engine, by a clock like ours."""
+    """Whether a target answers in its time, by a clock like ours; what it exports is not looked at."""
     subject = f"target {target.name}"
     start_s = time.monotonic()
     try:

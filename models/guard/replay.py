@@ -12,6 +12,8 @@ from models.guard.ledger import Ledger
 
 OUTPUTS_S = 60
 """From the end of a tick's horizon until the outputs are in and its outcome is known."""
+SETTLED_AFTER_S = HORIZON_S[1] + OUTPUTS_S
+"""From a tick until its outcome is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def warmed(ticks: Ticks, until_s: int) -> Ledger:
     """
     ledger = Ledger()
     for t_s, negative in zip(ticks.t_s.tolist(), ticks.negative.tolist(), strict=True):
-        if t_s + HORIZON_S[1] + OUTPUTS_S <= until_s:
+        if t_s + SETTLED_AFTER_S <= until_s:
             ledger.settle(t_s, negative)
     return ledger
 
@@ -74,7 +76,7 @@ def replay(guard: Guard, score: NDArray[np.float64], ticks: Ticks) -> Guarded:
     ]
     settled = 0
     for tick, now_s in enumerate(t_s):
-        while t_s[settled] + HORIZON_S[1] + OUTPUTS_S <= now_s:
+        while t_s[settled] + SETTLED_AFTER_S <= now_s:
             guard.settle(t_s[settled], negative[settled], late=late[settled], onset_s=onset_s[settled])
             settled += 1
         advisory[tick] = guard.advisory

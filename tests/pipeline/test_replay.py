@@ -11,11 +11,10 @@ import pytest
 
 from data.errors import InputError
 from data.schema import POLARS_REQUESTS
-from features.windows import NAMES
-from models.bundle import write_bundle
 from pipeline.gate_watch import EACH, HELD_REQUESTS, RULES, START_S, shown, watch
 from pipeline.replay import US, PlayedClock, Player, events, serving
 from serving.settings import Settings
+from tests.noise_bundle import noise_model, write_noise_bundle
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 START_US = round(START.timestamp()) * US
@@ -38,47 +37,12 @@ def trace(seconds: int) -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def model() -> bytes:
     """A forecaster of noise."""
-    import numpy as np
-
-    from models.export import export
-    from models.forecaster import NONE, Examples, Settings, train
-
-    random = np.random.default_rng(0)
-    features = random.normal(0.0, 1.0, (64, len(NAMES))).astype(np.float32)
-    examples = Examples(features, random.integers(0, NONE + 1, 64), np.full(64, 1.5, dtype=np.float32))
-    return export(train(examples, Settings(members=1, hidden=8, epochs=1, batch=32)), features)
-
-
-def write(folder: Path, model: bytes, threshold: float | None) -> Path:
-    """A bundle with that threshold; advisory without one."""
-    write_bundle(
-        folder,
-        model,
-        scaler_mean=(0.0,) * len(NAMES),
-        scaler_scale=(1.0,) * len(NAMES),
-        training={
-            "source": "noise",
-            "data_sha256": "0" * 64,
-            "first": "2026-01-01T00:00:00Z",
-            "last": "2026-01-02T00:00:00Z",
-            "requests": 64,
-        },
-        guard={
-            "threshold": threshold,
-            "effective_negatives": 0,
-            "thinning_step": 1,
-            "advisory_reason": "trained on noise" if threshold is None else None,
-            "skill": () if threshold is None else ((True, 0.02),) * 5,
-        },
-        metrics={},
-        versions={"tidegate": "0.1.0"},
-    )
-    return folder
+    return noise_model()
 
 
 @pytest.fixture(scope="module")
 def bundle(model: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("bundle"), model, None)
+    return write_noise_bundle(tmp_path_factory.mktemp("bundle"), model, None)
 
 
 @pytest.fixture
@@ -132,7 +96,7 @@ def test_an_alarm_refuses_standard_until_it_is_released(model: bytes, tmp_path: 
     told = events(trace(4_300))
     warm_s, earned_s = 3_600, 3_820  # the first alarm that calm ticks have paid for
     clock = PlayedClock(int(told.at_us[0]) + warm_s * US)
-    with serving(write(tmp_path, model, -20.0), Settings(rules=RULES), clock, 0) as client:
+    with serving(write_noise_bundle(tmp_path, model, -20.0), Settings(rules=RULES), clock, 0) as client:
         player = Player(client, clock, told)
         player.history()
         asked = watch(player, int(told.at_us[0]) + earned_s * US)
