@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from features.bins import trailing_sum
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
+from features.engine_state import engine_before
 from features.flows import FlowSeconds, flow_seconds
 from features.periods import POINTS
 from features.recurrence import EXPECTATIONS, Recurrence
+from features.returns import waiting_before
 from features.scenarios import FIELDS, Level
+from features.tenants import tenants_before
 from features.ticks import HORIZON_S, TICK_S
 from features.windows import (
     CHANNELS,
@@ -85,8 +88,8 @@ def due_around(
     return due, chances
 
 
-def known_before(flows: FlowSeconds) -> Known:
-    """What was known before each tick of a trace."""
+def known_before(flows: FlowSeconds, engines: pl.DataFrame | None = None) -> Known:
+    """What was known before each tick of a trace; ``engines`` are rows of engine_samples, if there are any."""
     t_s = np.arange(0, flows.seconds, TICK_S)
     channels = channel_seconds(flows)
     # cumulative[:, t] sums the seconds before t.
@@ -115,7 +118,20 @@ def known_before(flows: FlowSeconds) -> Known:
     values = np.stack([level[0], usual_of(level, sums, t_s), line], axis=1)
     levels = [Level(*each) for each in values.tolist()]
     due, chances = due_around(flows, t_s, levels)
-    return Known(t_s, unix_s, sums, lags, level, due, line, chances, seasons)
+    return Known(
+        t_s,
+        unix_s,
+        sums,
+        lags,
+        level,
+        due,
+        line,
+        chances,
+        seasons,
+        tenants_before(flows, t_s),
+        waiting_before(flows.waits, flows.seconds, t_s),
+        engine_before(engines, flows.origin_us, t_s),
+    )
 
 
 def season_peaks(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -129,6 +145,9 @@ def season_peaks(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([peaks[then + 1 + index * half] for index in range(HALVES)], axis=1)
 
 
-def batch_features(requests: pl.DataFrame) -> NDArray[np.float32]:
-    """Features of every tick of a non-empty frame of requests sorted by arrival, (ticks, features)."""
-    return assemble(known_before(flow_seconds(requests)))
+def batch_features(requests: pl.DataFrame, engines: pl.DataFrame | None = None) -> NDArray[np.float32]:
+    """Features of every tick of a non-empty frame of requests sorted by arrival, (ticks, features).
+
+    ``engines`` are rows of engine_samples; without them the engines' state is unknown.
+    """
+    return assemble(known_before(flow_seconds(requests), engines))

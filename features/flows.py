@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from data.schema import LANES
 from features.bins import seconds_since
+from features.returns import waits
 
 PROMPT_CLASSES = (512, 2048, 8192, 16384)
 """Upper bounds, in tokens, of all prompt-size classes but the last."""
@@ -42,6 +43,7 @@ class FlowSeconds:
         refusals: requests known to be shed or failed, by the second when that was known; int64, (seconds,).
         ended: finished requests, their work in tokens and its squares, by the second when they were known;
             refused ones are not among them; int64, (3, seconds).
+        waits: second since which and until which a session waited for its next turn; int64, (2, waits).
         tenant: tenant number of each flow, -1 where unknown; int64, (flows,).
         caller: number of each flow's caller: tenant, lane, model and log type alone; int64, (flows,).
         lane: index into LANES of each flow; int64, (flows,).
@@ -58,6 +60,7 @@ class FlowSeconds:
     work: NDArray[np.int64]
     refusals: NDArray[np.int64]
     ended: NDArray[np.int64]
+    waits: NDArray[np.int64]
     tenant: NDArray[np.int64]
     caller: NDArray[np.int64]
     lane: NDArray[np.int64]
@@ -107,6 +110,15 @@ def _by_second(rows: pl.DataFrame, columns: Sequence[str], seconds: int) -> NDAr
     return sums
 
 
+def _turns(rows: pl.DataFrame, flows: pl.DataFrame) -> pl.DataFrame:
+    """Turns of sessions, as `features.returns.waits` takes them; a name is one session within a tenant."""
+    turns = rows.lazy().filter(pl.col("session").is_not_null()).select("flow", "session", "second", "known_s")
+    owner = flows.lazy().select(pl.col("flow").cast(pl.Int64), pl.col("number").cast(pl.Int64).fill_null(-1))
+    turns = turns.join(owner, on="flow").select("number", "session", "second", "known_s")
+    named = turns.select("number", "session").unique().with_row_index("named")
+    return turns.join(named, on=["number", "session"]).select("second", "known_s", session="named").collect()
+
+
 def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
     """Aggregate a non-empty frame of requests, sorted by arrival, by second and flow."""
     origin_us = int(requests["arrived_at"].to_physical()[0])
@@ -114,6 +126,7 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
         second=seconds_since(origin_us),
         at_us=pl.col("arrived_at").to_physical(),
         tenant="tenant",
+        session="session",
         lane=pl.col("lane").fill_null(DEFAULT_LANE),
         model="model",
         log_type="log_type",
@@ -191,6 +204,7 @@ def flow_seconds(requests: pl.DataFrame) -> FlowSeconds:
         active["work"].to_numpy(),
         np.bincount(refused, minlength=seconds).astype(np.int64),
         _by_second(finishes, ("finished", "work_sum", "square_sum"), seconds),
+        waits(_turns(rows, flows)),
         flows["number"].cast(pl.Int64).fill_null(-1).to_numpy(),
         flows["caller"].cast(pl.Int64).to_numpy(),
         flows["lane"].replace_strict(list(LANES), [0, 1, 2], return_dtype=pl.Int64).to_numpy(),

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from features.flows import MAX_SIZE
 from features.recurrence import Recurrence
+from features.returns import Returns
+from features.tenants import TenantLoad
 from features.windows import day_before
 
 EVERYONE = -1
@@ -39,6 +41,8 @@ class Learned:
         ended: how many requests ended, their work in tokens and its squares.
         ended_by_hour: the same at the start of each hour of the last day.
         recurrence: what is due.
+        tenants: who sends the load.
+        returns: sessions whose next turn is due.
 
     """
 
@@ -46,6 +50,8 @@ class Learned:
         self.ended = (0, 0, 0)
         self.ended_by_hour = {0: self.ended}
         self.recurrence = Recurrence()
+        self.tenants = TenantLoad()
+        self.returns = Returns()
         self._totals: dict[int, Totals] = {}  # finished requests, prompt, cached and output tokens by flow
 
     def copy(self) -> "Learned":
@@ -53,6 +59,7 @@ class Learned:
         twin = Learned()
         twin.ended, twin.ended_by_hour = self.ended, self.ended_by_hour.copy()
         twin.recurrence = self.recurrence.copy()
+        twin.tenants, twin.returns = self.tenants.copy(), self.returns.copy()
         twin._totals = self._totals.copy()
         return twin
 

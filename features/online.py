@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from data.schema import LANES
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
+from features.engine_state import EngineState
 from features.flows import DEFAULT_LANE, LONG_PROMPT_CLASS, MAX_FLOWS, PROMPT_CLASSES
 from features.learned import Endings, Learned, sum_up
 from features.scenarios import Level
@@ -44,6 +45,8 @@ RING_TICKS = int(_CYCLES.max()) + 1
 
 FlowKey = tuple[str | None, str, str | None, str | None, int]
 _Order = tuple[int, tuple[tuple[bool, str], ...], int]
+SessionKey = tuple[int, str]
+"""Number of the tenant and its name for the session."""
 _NEVER_US = 1 << 63
 
 
@@ -64,6 +67,8 @@ class _Rows:
         told: flow, prompt, cached and output tokens of requests that finished since the second last closed.
         finished: by flow, what finished of those told before.
         refused: how many were shed or failed.
+        came: sessions of the arrivals.
+        left: sessions of the requests that ended.
 
     """
 
@@ -71,6 +76,8 @@ class _Rows:
     told: list[tuple[int, int, int, int]] = field(default_factory=list)
     finished: dict[int, Endings] = field(default_factory=dict)
     refused: int = 0
+    came: list[SessionKey] = field(default_factory=list)
+    left: list[SessionKey] = field(default_factory=list)
 
 
 class OnlineFeatures:
@@ -84,6 +91,7 @@ class OnlineFeatures:
 
     def __init__(self) -> None:
         self.origin_us: int | None = None
+        self.engines = EngineState()
         self._learned = Learned()
         self._past = Watermark(self._learned, _Rows)
         self._rows = self._past.rows
@@ -113,6 +121,7 @@ class OnlineFeatures:
         lane: str | None = None,
         model: str | None = None,
         log_type: str | None = None,
+        session: str | None = None,
     ) -> int:
         """Take in an offered request, admitted or not; returns the number of its flow."""
         if self.origin_us is None:
@@ -125,7 +134,10 @@ class OnlineFeatures:
             return flow
         if at_us < self._order[flow][0] and flow < MAX_FLOWS:
             self._order[flow] = (at_us, *self._order[flow][1:])
-        arrived = self._rows[second].arrived
+        rows = self._rows[second]
+        if session is not None:
+            rows.came.append((self._flows[flow].tenant, session))
+        arrived = rows.arrived
         sums = arrived.get(flow)
         arrived[flow] = (1, prompt_tokens) if sums is None else (sums[0] + 1, sums[1] + prompt_tokens)
         return flow
@@ -139,6 +151,7 @@ class OnlineFeatures:
         output_tokens: int,
         *,
         refused: bool = False,
+        session: str | None = None,
     ) -> None:
         """Take in how a request of a flow ended; ``refused`` when it was shed or failed."""
         # Without an arrival there is no first second: the end lies before it.
@@ -147,6 +160,8 @@ class OnlineFeatures:
         if second < past.closed_s and not past.takes(second):
             return
         rows = self._rows[second]
+        if session is not None:
+            rows.left.append((self._flows[flow].tenant, session))
         if refused:
             rows.refused += 1
         else:
@@ -184,6 +199,7 @@ class OnlineFeatures:
         second, learned = self._past.closed_s, self._learned
         sums = [0] * len(CHANNELS)
         rows = self._rows.get(second)
+        by_tenant: dict[int, int] = {}
         if rows is not None:
             for number in sorted(rows.arrived, key=self._order.__getitem__):
                 requests, prompt = rows.arrived[number]
@@ -194,6 +210,7 @@ class OnlineFeatures:
                 sums[_PROMPT] += prompt
                 sums[_LONG_PROMPTS] += requests * flow.long_prompt
                 sums[_LANE_WORK + flow.lane] += work
+                by_tenant[flow.tenant] = by_tenant.get(flow.tenant, 0) + work
                 learned.recurrence.observe(second, number, flow.caller, flow.tenant, work)
             sums[_SQUARES] = sums[_REQUESTS] ** 2
             sums[_REFUSALS] = rows.refused
@@ -201,6 +218,8 @@ class OnlineFeatures:
                 sum_up(rows.told, rows.finished)
                 rows.told.clear()
             learned.finished(rows.finished)
+        learned.tenants.close(second, by_tenant)
+        learned.returns.close(second, rows.came if rows else (), rows.left if rows else ())
         t_s = second + 1
         self._cumulative[:, t_s % RING_S] = self._cumulative[:, second % RING_S] + sums
         if t_s % 3600 == 0:
@@ -251,4 +270,7 @@ class OnlineFeatures:
             line,
             learned.recurrence.crossings(t_s, known)[:, None],
             ratios.max(axis=2)[:, :, None],
+            learned.tenants.tell(t_s)[:, None],
+            learned.returns.waiting(t_s)[:, None],
+            self.engines.tell((self.origin_us or 0) + t_s * 1_000_000)[:, None],
         )

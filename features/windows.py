@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.schema import LANES
+from features import engine_state, tenants
 from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MIN_HISTORY_S, RATIO, burst_line
 from features.periods import POINTS_S
+from features.returns import CLASSES
 from features.scenarios import USUAL_SPREAD
 from features.ticks import SLOT_S, SLOTS, TICK_S
 
@@ -59,6 +61,13 @@ NAMES: tuple[str, ...] = (
     *(f"{lane}_share_{window}_s" for lane in LANES for window in (30, 600)),
     *(f"dispersion_{window}_s" for window in (60, 300)),
     *(f"refusals_{window}_s" for window in (20, 60)),
+    f"heaviest_tenant_{tenants.WINDOW_S}_s",
+    f"heaviest_{tenants.HEAVIEST}_tenants_{tenants.WINDOW_S}_s",
+    f"tenant_concentration_{tenants.WINDOW_S}_s",
+    f"new_tenants_{tenants.NEW_S}_s",
+    *(f"sessions_waiting_{low}_{high}_s" for low, high in CLASSES),
+    *(f"engine_{reading}" for reading in engine_state.READINGS),
+    *(f"engine_{reading}_known" for reading in engine_state.READINGS),
     *(f"scheduled_{at:.0f}_s" for at in POINTS_S[_EVERY_OTHER]),
     *(f"following_{at:.0f}_s" for at in POINTS_S[_EVERY_OTHER]),
     *(f"excess_{at:.0f}_s" for at in POINTS_S),
@@ -101,6 +110,9 @@ class Known:
         crossings: how likely what is due makes a burst (features.scenarios), float64, (FIELDS, n).
         seasons: highest load over baseline in each half of the minute that the coming one repeats, one row a
             season, cycle and half, NaN before the first request, float64, (sum(CYCLES), HALVES, n).
+        tenants: who sends the load (features.tenants), int64, (FIELDS, n).
+        waiting: sessions that wait for their next turn (features.returns), int64, (CLASSES, n).
+        engines: what they said (features.engine_state), NaN where unknown, float64, (READINGS, n).
 
     """
 
@@ -113,6 +125,9 @@ class Known:
     line: NDArray[np.float64]
     crossings: NDArray[np.float64]
     seasons: NDArray[np.float64]
+    tenants: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    engines: NDArray[np.float64]
 
 
 def baseline_of(
@@ -203,6 +218,11 @@ def assemble(known: Known) -> NDArray[np.float32]:
         rate = mean("requests", window)
         columns.append(np.log((mean("squares", window) - rate * rate + 0.1) / (rate + 0.1) + 0.02))
     columns += [np.log1p(total("refusals", window)) for window in (20, 60)]
+    columns += _tenant_columns(known.tenants)
+    columns += list(np.log1p(known.waiting.astype(np.float64)))
+    # A value beside a flag: what is unknown has no value to learn from, and 0 is one.
+    columns += list(np.log1p(np.nan_to_num(known.engines)))
+    columns += list((~np.isnan(known.engines)).astype(np.float64))
     columns += _due_columns(known.due, baseline, usual_of(known.level, known.sums, t_s))
     columns.append(np.log(known.line / baseline))
     columns += _crossing_columns(known.crossings)
@@ -214,6 +234,13 @@ def assemble(known: Known) -> NDArray[np.float32]:
     features = np.stack(columns, axis=1).astype(np.float32)
     features[t_s < MIN_HISTORY_S + BASELINE_LAG_S] = np.nan
     return features
+
+
+def _tenant_columns(told: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+    """Shares of the heaviest tenants, the Herfindahl index of all, and how many are new."""
+    work, heaviest, few, squares, new = told.astype(np.float64)
+    some = np.maximum(work, 1.0)
+    return [heaviest / some, few / some, squares / np.square(some), np.log1p(new)]
 
 
 def _due_columns(

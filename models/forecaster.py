@@ -69,11 +69,13 @@ class Encoder(nn.Module):
     A feature's range is cut at quantiles of the training ticks; each bin tells how far the feature has passed
     through it. Sharp steps, such as a minute of the hour, then take one weight, as they take one split of a
     tree (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in tabular deep learning",
-    NeurIPS 2022).
+    NeurIPS 2022). A feature that never changed in training says nothing, whatever it is later: engines that
+    the training trace had no word of must not throw a forecast off once they are known.
     """
 
     mean: Tensor
     scale: Tensor
+    varies: Tensor
     low: Tensor
     width: Tensor
     bin_mean: Tensor
@@ -84,6 +86,7 @@ class Encoder(nn.Module):
         scale, mean = torch.std_mean(features, dim=0)
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale.clamp_min(1e-3))
+        self.register_buffer("varies", (features.amax(dim=0) > features.amin(dim=0)).float())
         edges = torch.from_numpy(np.quantile(features.numpy(), np.linspace(0.0, 1.0, bins + 1), axis=0))
         self.register_buffer("low", edges[:-1].float())
         self.register_buffer("width", edges.diff(dim=0).float().clamp_min(1e-4))
@@ -93,8 +96,8 @@ class Encoder(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Encode n ticks."""
-        scaled = ((features - self.mean) / self.scale).clamp(-6.0, 6.0)
-        bins = (self._bins(features) - self.bin_mean) / self.bin_scale
+        scaled = ((features - self.mean) / self.scale).clamp(-6.0, 6.0) * self.varies
+        bins = (self._bins(features) - self.bin_mean) / self.bin_scale * self.varies
         return torch.cat([scaled, bins.flatten(1)], dim=1)
 
     def _bins(self, features: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ def random_frame(seed: int, seconds: int, count: int) -> pl.DataFrame:
             "tenant": some(random.choice(["a", "b", "c"], count)),
             "lane": some(random.choice(["premium", "standard", "batch"], count)),
             "model": some(random.choice(["m", "n"], count)),
+            "session": some(random.choice(["s", "t", "u", "v"], count), 0.6),
             "log_type": some(random.choice(["chat", "api"], count), 0.3),
             "prompt_tokens": prompt.tolist(),
             "cached_tokens": some((prompt * random.random(count)).astype(np.int64)),

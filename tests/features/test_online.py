@@ -19,7 +19,7 @@ from tests.features.frames import random_frame
 def replay(requests: pl.DataFrame, t_s: range) -> Iterator[np.ndarray]:
     """Features at each tick, from arrivals and finishes in the order in which they happened."""
     online = OnlineFeatures()
-    marks = ("tenant", "lane", "model", "log_type")
+    marks = ("tenant", "lane", "model", "log_type", "session")
     rows = requests.select(
         *("prompt_tokens", "cached_tokens", "output_tokens", "outcome", *marks),
         arrived_us=pl.col("arrived_at").to_physical(),
@@ -47,6 +47,7 @@ def replay(requests: pl.DataFrame, t_s: range) -> Iterator[np.ndarray]:
                 row["cached_tokens"] or 0,
                 row["output_tokens"] or 0,
                 refused=row["outcome"] in ("shed", "failed"),
+                session=row["session"],
             )
         yield online.features(tick)
     assert online.late == 0

@@ -15,7 +15,7 @@ from tests.features.frames import ORIGIN_US, frame, in_us, random_frame
 
 US = 1_000_000
 ENDS_OF_A_ROW = ("arrived_at", "finished_at")
-MARKS = ("tenant", "lane", "model", "log_type")
+MARKS = ("tenant", "lane", "model", "log_type", "session")
 
 
 class Log(list):
@@ -87,7 +87,7 @@ class Teller:
         at_us = micros(row["finished_at"])
         refused = row["outcome"] in ("shed", "failed")
         tokens = (row[name] or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens"))
-        self.online.finish(at_us, self.flows[number], *tokens, refused=refused)
+        self.online.finish(at_us, self.flows[number], *tokens, refused=refused, session=row["session"])
         if self.in_time(at_us):
             self.ended.add(number)
 
