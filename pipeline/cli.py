@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from data.errors import InputError
-from pipeline.commands import collect, doctor, forecasts, lake, traces
+from pipeline.commands import collect, doctor, forecasts, lake, profile, traces
 from pipeline.terminal import errors
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("collect")(collect.collect)
 app.command("doctor")(doctor.doctor)
 app.add_typer(traces.app, name="traces")
 app.add_typer(lake.app, name="lake")
+app.add_typer(profile.app, name="profile")
 
 
 def main() -> None:
