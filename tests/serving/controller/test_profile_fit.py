@@ -56,8 +56,10 @@ def test_many_places_are_thinned_for_the_robust_line_alone():
 
 def test_one_place_makes_no_line():
     one = np.ones(3)
+    with pytest.raises(InputError, match="two or more prompt tokens; got 1"):
+        fit_profile(one, one, one, one)
     with pytest.raises(InputError, match="two or more batch sizes; got 1"):
-        fit_profile(PROMPT[:20], np.repeat(1.0, 20), PREFILL_S[:20], STEP_S[:20])
+        fit_profile(np.array([128.0, 256.0, 512.0]), one, np.array([0.05, 0.05, 0.06]), one)
     with pytest.raises(InputError, match="two or more places; got fewer"):
         fit_line(one, one)
 
