@@ -1,6 +1,5 @@
 """Features of every tick of a trace at once: polars and cumulative sums over the whole of it."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from features.bins import trailing_sum
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
 from features.engine_state import engine_before
+from features.due import due_around
 from features.flows import FlowSeconds, flow_seconds
 from features.periods import POINTS
 from features.recurrence import EXPECTATIONS, Recurrence
@@ -59,37 +59,8 @@ def channel_seconds(flows: FlowSeconds) -> NDArray[np.int64]:
     )
 
 
-def due_around(
-    flows: FlowSeconds, t_s: NDArray[np.int64], levels: Sequence[Level]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Load due around each tick, (EXPECTATIONS, POINTS, ticks), and `crossings`, (FIELDS, ticks).
-
-    The one part that is truly sequential.
-    """
-    recurrence = Recurrence()
-    due = np.empty((EXPECTATIONS, POINTS, len(t_s)))
-    chances = np.empty((FIELDS, len(t_s)))
-    callers, tenants = flows.caller[flows.flow], flows.tenant[flows.flow]
-    ends = np.searchsorted(flows.second, t_s)
-    start = 0
-    for tick, end in enumerate(ends):
-        for second, flow, caller, tenant, work in zip(
-            flows.second[start:end].tolist(),
-            flows.flow[start:end].tolist(),
-            callers[start:end].tolist(),
-            tenants[start:end].tolist(),
-            flows.work[start:end].tolist(),
-            strict=True,
-        ):
-            recurrence.observe(second, flow, caller, tenant, work)
-        due[:, :, tick] = recurrence.expected(int(t_s[tick]), levels[tick].baseline)
-        chances[:, tick] = recurrence.crossings(int(t_s[tick]), levels[tick])
-        start = end
-    return due, chances
-
-
 def known_before(flows: FlowSeconds, engines: pl.DataFrame | None = None) -> Known:
-    """What was known before each tick of a trace; ``engines`` are rows of engine_samples, if there are any."""
+    """What was known before each tick of a trace; ``engines`` are rows of engine_samples, if any."""
     t_s = np.arange(0, flows.seconds, TICK_S)
     channels = channel_seconds(flows)
     # cumulative[:, t] sums the seconds before t.
@@ -115,9 +86,7 @@ def known_before(flows: FlowSeconds, engines: pl.DataFrame | None = None) -> Kno
     ended = np.concatenate([np.zeros((3, 1), np.int64), np.cumsum(flows.ended, axis=1)], axis=1)
     day = np.array([day_before(t) for t in t_s.tolist()])
     line = line_of(level[0], ended[:, t_s] - ended[:, day])
-    values = np.stack([level[0], usual_of(level, sums, t_s), line], axis=1)
-    levels = [Level(*each) for each in values.tolist()]
-    due, chances = due_around(flows, t_s, levels)
+    due, chances = due_around(flows, t_s, Level(level[0], usual_of(level, sums, t_s), line))
     return Known(
         t_s,
         unix_s,

@@ -113,6 +113,7 @@ class Elsewhere:
                 lane=event.lane,
                 model=event.model,
                 log_type=event.log_type,
+                session=event.session,
             )
             self._forget()
         if stored and known:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.live.samples import Sample
+from features.engine_state import READINGS as FEATURES
+from features.engine_state import EngineState
 from serving.controller.decide import Controller
 from serving.fleet import Fleet, combine
 from serving.messages import EngineSample
@@ -36,8 +38,10 @@ class Engine:
     reading that is suspect, failed or older than the rules' `engine_stale_s` is unknown.
     """
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, state: EngineState | None = None) -> None:
+        """Start with nothing known; ``state`` is what the features keep of the samples."""
         self.controller = controller
+        self.state = state or EngineState()
         self._latest: Latest | None = None
         self._scraped: dict[tuple[str, str], Sample] = {}
 
@@ -45,6 +49,9 @@ class Engine:
         """Take the samples of one scrape, stamped by this service's clock."""
         for sample in samples:
             self._scraped[sample.source, sample.engine] = sample
+            if sample.state == "ok":
+                told = {name: getattr(sample, name) for name in FEATURES}
+                self.state.read(sample.at_us, sample.source, sample.engine, **told)
         oldest_us = now_us - self._stale_us()
         self._scraped = {key: sample for key, sample in self._scraped.items() if sample.at_us >= oldest_us}
         self._observe(now_us, now_s)
@@ -54,8 +61,8 @@ class Engine:
         oldest_us = now_us - self._stale_us()
         return combine(sample for sample in self._scraped.values() if sample.at_us >= oldest_us)
 
-    def take(self, sample: EngineSample, now_us: int, now_s: float) -> Fault | None:
-        """Take a pushed sample; says why when it can't be used.
+    def take(self, sample: EngineSample, now_us: int, now_s: float, source: str = "pushed") -> Fault | None:
+        """Take a pushed sample of a source; says why when it can't be used.
 
         One too old to act on, or older than the last, is refused.
         """
@@ -78,6 +85,12 @@ class Engine:
                 "invalid", f"the row has no reading; it must have one or more of {', '.join(READINGS)}"
             )
         self._latest = Latest(at_us, sample)
+        self.state.read(
+            at_us,
+            source,
+            waiting=None if sample.queue_depth is None else round(sample.queue_depth),
+            kv_cache_usage=sample.kv_cache_usage,
+        )
         self._observe(now_us, now_s)
         return None
 

@@ -27,9 +27,11 @@ Refusal = Literal["ahead", "late"]
 REFUSED = ("shed", "failed")
 """Outcomes without an answer."""
 
+_MARKS = ("tenant", "lane", "model", "log_type", "session")
 _FACTS = (
     pl.col("arrived_at", "finished_at").to_physical(),
-    pl.col("prompt_tokens", "cached_tokens", "output_tokens", "tenant", "lane", "model", "log_type"),
+    pl.col("prompt_tokens", "cached_tokens", "output_tokens"),
+    pl.col(_MARKS),
     pl.col("outcome").is_in(REFUSED).fill_null(False),
 )
 
@@ -42,6 +44,7 @@ class Offer:
     flow: int
     prompt_tokens: int
     counted_tokens: int
+    session: str | None = None
 
 
 class OfferedLoad:
@@ -85,6 +88,7 @@ class OfferedLoad:
         lane: str | None,
         model: str | None,
         log_type: str | None,
+        session: str | None = None,
     ) -> Offer:
         """Count an arrival at ``at_us``; ``heard_s`` is our monotonic time.
 
@@ -93,12 +97,13 @@ class OfferedLoad:
         """
         at_us = self._counted_us(at_us)
         flow = self.live.arrive(
-            at_us, prompt_tokens, tenant=tenant, lane=lane, model=model, log_type=log_type
+            at_us, prompt_tokens, tenant=tenant, lane=lane, model=model, log_type=log_type, session=session
         )
         self._newest_us = max(at_us, self._newest_us or at_us)
         self._heard_s = heard_s
         second = self.second(at_us)
-        return Offer(second, flow, prompt_tokens, self.work.arrive(second, flow, prompt_tokens))
+        counted = self.work.arrive(second, flow, prompt_tokens)
+        return Offer(second, flow, prompt_tokens, counted, session)
 
     def completed(self, requests: pl.DataFrame, heard_s: float) -> None:
         """Count whole requests as `arrive` and `finish` would, first those whose output is known.
@@ -113,10 +118,8 @@ class OfferedLoad:
             self._heard_s = heard_s
             self._told(told.with_columns(pl.col("cached_tokens").fill_null(0)))
         for fact in requests.filter(pl.col("output_tokens").is_null()).select(_FACTS).iter_rows():
-            at_us, end_us, prompt, cached, _, tenant, lane, model, log_type, refused = fact
-            offer = self.arrive(
-                at_us, heard_s, prompt, tenant=tenant, lane=lane, model=model, log_type=log_type
-            )
+            at_us, end_us, prompt, cached, _, *marks, refused = fact
+            offer = self.arrive(at_us, heard_s, prompt, **dict(zip(_MARKS, marks, strict=True)))
             self.finish(offer, end_us, None, cached, refused=refused)
 
     def _told(self, requests: pl.DataFrame) -> None:
@@ -132,9 +135,9 @@ class OfferedLoad:
             )
         live, flows = self.live, []
         for fact in requests.select(_FACTS).iter_rows():
-            at, end, prompt, cached, output, tenant, lane, model, log_type, refused = fact
-            flow = live.arrive(at, prompt, tenant=tenant, lane=lane, model=model, log_type=log_type)
-            live.finish(end, flow, prompt, cached, output, refused=refused)
+            at, end, prompt, cached, output, *marks, refused = fact
+            flow = live.arrive(at, prompt, **dict(zip(_MARKS, marks, strict=True)))
+            live.finish(end, flow, prompt, cached, output, refused=refused, session=marks[-1])
             flows.append(flow)
         newest_us = int(requests["arrived_at"].max())  # type: ignore[arg-type]
         self._newest_us = max(newest_us, self._newest_us or newest_us)
@@ -160,6 +163,7 @@ class OfferedLoad:
             cached_tokens or 0,
             output_tokens or 0,
             refused=refused,
+            session=offer.session,
         )
         if output_tokens is not None:
             realised = offer.prompt_tokens - (cached_tokens or 0) + output_tokens

@@ -176,7 +176,7 @@ class Pushes:
         known = sample.at is not None and name in self._samples
         if not known:
             told = sample.model_copy(update={"at": EPOCH + timedelta(microseconds=at_us)})
-            if fault := self.engine.take(told, now_us, self.clock.monotonic_s()):
+            if fault := self.engine.take(told, now_us, self.clock.monotonic_s(), source):
                 batch.faults.append((place, fault))
                 return
             self._samples.add(name)

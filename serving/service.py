@@ -59,7 +59,7 @@ class Service:
         self.predictor = Predictor(bundle, guard, self.offered, self.meter)
         # A name of this process: a settlement that outlived a restart must not free another's reservation.
         self.controller = Controller(settings.rules, id_prefix=f"r{secrets.token_hex(4)}-")
-        self.engine = Engine(self.controller)
+        self.engine = Engine(self.controller, self.offered.live.engines)
         self.metrics = Metrics(self.gauges)
         # It opens the lake with the first rows: where that fails, the service decides all the same.
         self.writer: LakeWriter | None = None
@@ -105,6 +105,7 @@ class Service:
             lane=decision.lane,
             model=request.model,
             log_type=request.log_type,
+            session=request.session,
         )
         request_id = self.recording.decided(request, decision, now_us) if self.recording else ""
         if decision.reservation_id is not None:

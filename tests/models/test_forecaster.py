@@ -47,6 +47,13 @@ def test_peaks_are_learned(forecaster: Forecaster, unseen: Examples):
     assert np.median(peak_load[soon, 0]) > 2.0 * np.median(peak_load[~soon, 0])
 
 
+def test_a_feature_that_never_varied_in_training_says_nothing(forecaster: Forecaster, unseen: Examples):
+    changed = unseen.features.copy()
+    changed[:, NAMES.index("refusals_60_s")] = 50.0
+    for before, after in zip(say(forecaster, unseen.features), say(forecaster, changed), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
 @pytest.mark.parametrize("size", [0.0, 1.0, 1e3, 1e6])
 def test_whatever_the_features_probabilities_and_quantiles_are_in_order(forecaster: Forecaster, size: float):
     features = (np.random.default_rng(2).standard_normal((200, len(NAMES))) * size).astype(np.float32)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -38,6 +39,15 @@ def test_scraped_queues_of_all_engines_make_the_pressure():
     gate.scraped([sample("0", waiting=30), sample("1", waiting=50)], NOW_US, 0.0)
     assert gate.reading("queue_depth", NOW_US) == 80
     assert pressure(gate) == pytest.approx(0.8 * 0.8 / 0.9)  # the hit rate is unknown and left out
+
+
+def test_features_hear_what_engines_say_scraped_or_pushed():
+    gate = engine()
+    gate.scraped([sample("0", waiting=30, running=4), sample("1", state="suspect", waiting=9)], NOW_US, 0.0)
+    gate.take(EngineSample(queue_depth=7, kv_cache_usage=0.5), NOW_US, 0.0, "gateway")
+    waiting, running, usage, preemptions = gate.state.tell(NOW_US + 1)
+    assert (waiting, running, usage) == (37.0, 4.0, 0.5)
+    assert math.isnan(preemptions)
 
 
 def test_a_target_that_was_scraped_again_replaces_its_samples_only():

@@ -18,6 +18,7 @@ whole = st.fixed_dictionaries(
         "output_tokens": st.integers(0, 900),
         "tenant": st.sampled_from([None, "a", "b"]),
         "lane": st.sampled_from([None, *LANES]),
+        "session": st.sampled_from([None, "s", "t"]),
         "outcome": st.sampled_from(OUTCOMES),
     }
 )
@@ -107,7 +108,7 @@ def test_what_is_told_up_to_a_minute_late_counts_as_if_it_had_come_in_time(
 
 
 def arrive(offered: OfferedLoad, row: dict) -> Offer:
-    facts = {name: row[name] for name in ("tenant", "lane")}
+    facts = {name: row[name] for name in ("tenant", "lane", "session")}
     return offered.arrive(row["arrived_at"], 1.0, row["prompt_tokens"], model=None, log_type=None, **facts)
 
 
