@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 
 from features.bins import trailing_sum
 from features.bursts import BASELINE_LAG_S, LOAD_WINDOW_S, MEAN_WINDOW_S, MEDIAN_WINDOW_S, MIN_HISTORY_S
-from features.engine_state import engine_before
 from features.due import due_around
+from features.engine_state import engine_before
 from features.flows import FlowSeconds, flow_seconds
-from features.periods import POINTS
-from features.recurrence import EXPECTATIONS, Recurrence
 from features.returns import waiting_before
-from features.scenarios import FIELDS, Level
+from features.scenarios import Level
 from features.tenants import tenants_before
 from features.ticks import HORIZON_S, TICK_S
 from features.windows import (

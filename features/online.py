@@ -258,17 +258,17 @@ class OnlineFeatures:
         learned = self._learned
         ended = np.array(learned.ended) - np.array(learned.ended_by_hour[day_before(t_s)])
         line = line_of(level[0], ended[:, None])
-        known = Level(float(level[0, 0]), float(usual_of(level, sums, ticks)[0]), float(line[0]))
-        due = learned.recurrence.expected(t_s, known.baseline)
+        known = Level(level[0], usual_of(level, sums, ticks), line)
+        due, chances = learned.recurrence.around(t_s, known)
         return Known(
             ticks,
             np.array([(self.origin_us or 0) / 1e6 + float(t_s)]),
             sums,
             (edges[:-1] - edges[1:])[:, None],
             level,
-            due[:, :, None],
+            due,
             line,
-            learned.recurrence.crossings(t_s, known)[:, None],
+            chances,
             ratios.max(axis=2)[:, :, None],
             learned.tenants.tell(t_s)[:, None],
             learned.returns.waiting(t_s)[:, None],

@@ -1,14 +1,13 @@
 """What is due: scheduled runs and usual follow-ups, kept one second at a time."""
 
-import dataclasses
-
 import numpy as np
 from numpy.typing import NDArray
 
+from features import followups, periods
 from features.followups import FollowUps
-from features.periods import Schedules
+from features.periods import Scheduled, Schedules
 from features.runs import RunDetector
-from features.scenarios import Due, Level, crossings
+from features.scenarios import Followed, Level, crossings
 
 EXPECTATIONS = 4
 MATTERS = 0.2
@@ -25,51 +24,43 @@ class Recurrence:
     """
 
     def __init__(self) -> None:
-        self._flow_runs, self._caller_runs = RunDetector(), RunDetector()
-        self._flow_schedules, self._caller_schedules = Schedules(), Schedules()
-        self._followups = FollowUps()
+        self._runs, self._schedules, self._followups = RunDetector(), Schedules(), FollowUps()
 
     def observe(self, second: int, flow: int, caller: int, tenant: int, work: int) -> None:
         """Take in what a flow sent in a second; seconds in order, flows of a second in order of number."""
         if tenant >= 0:
             self._followups.observe(tenant, second, work)
-        if self._caller_runs.observe(caller, second, work):
-            self._caller_schedules.run_started(caller, second, self._caller_runs.previous(caller))
-        if self._flow_runs.observe(flow, second, work):
+        runs, schedules, sender = self._runs, self._schedules, ~caller  # a number that no flow has
+        if runs.observe(sender, second, work):
+            schedules.run_started(sender, second, runs.previous(sender))
+        if runs.observe(flow, second, work):
             if tenant >= 0:
                 self._followups.run_started(flow, tenant, second)
-            if self._caller_schedules.periodic(caller):
-                self._flow_schedules.forget(flow)
+            if schedules.periodic(sender):
+                schedules.forget(flow)
             else:
-                self._flow_schedules.run_started(flow, second, self._flow_runs.previous(flow))
+                schedules.run_started(flow, second, runs.previous(flow))
 
     def copy(self) -> "Recurrence":
         """A recurrence that knows the same and goes on by itself."""
         twin = Recurrence()
-        twin._flow_runs, twin._caller_runs = self._flow_runs.copy(), self._caller_runs.copy()
-        twin._flow_schedules, twin._caller_schedules = (
-            self._flow_schedules.copy(),
-            self._caller_schedules.copy(),
-        )
+        twin._runs, twin._schedules = self._runs.copy(), self._schedules.copy()
         twin._followups = self._followups.copy()
         return twin
 
-    def expected(self, t_s: int, baseline: float) -> NDArray[np.float64]:
-        """Load due around a tick, (EXPECTATIONS, POINTS).
+    def around(self, t_s: int, level: Level) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What is due around a tick, as `told` says of one."""
+        return told(self._schedules.around(t_s), self._followups.around(t_s, MATTERS * level.baseline), level)
 
-        Mean, tokens/s, and variance of what schedules make due, then of what usually follows the latest runs.
-        """
-        scheduled = self._caller_schedules.expected(t_s) + self._flow_schedules.expected(t_s)
-        return np.concatenate([scheduled, self._followups.expected(t_s, MATTERS * baseline)])
 
-    def crossings(self, t_s: int, level: Level) -> NDArray[np.float64]:
-        """How likely what is due makes a burst, (FIELDS,); after `expected` of that tick."""
-        floor = MATTERS_DUE * level.baseline
-        schedules = [self._caller_schedules.due(t_s, floor), self._flow_schedules.due(t_s, floor)]
-        due = Due(
-            *(
-                np.concatenate([getattr(part, field.name) for part in schedules])
-                for field in dataclasses.fields(Due)
-            )
-        )
-        return crossings(due, self._followups.followed(t_s, MATTERS * level.baseline), level)
+def told(
+    scheduled: Scheduled, followed: Followed, level: Level
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Load due around ticks, (EXPECTATIONS, POINTS, ticks), and how likely it makes a burst, (FIELDS, ticks).
+
+    Mean, tokens/s, and variance of what schedules make due, then of what usually follows the latest runs;
+    the chances are those of `features.scenarios.crossings`.
+    """
+    ticks = len(level.baseline)
+    due = np.concatenate([periods.expected(scheduled, ticks), followups.expected(followed, ticks)])
+    return due, crossings(periods.due(scheduled, MATTERS_DUE * level.baseline), followed, level)

@@ -1,6 +1,10 @@
 """Runs: bouts of activity of one sender, split where it was quiet for over a minute."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 QUIET_S = 60
 PEAK_WINDOWS_S = (10, 20)
@@ -30,10 +34,10 @@ class RunDetector:
     """
 
     def __init__(self) -> None:
-        self._open: dict[object, _Open] = {}
-        self._previous: dict[object, Run] = {}
+        self._open: dict[Hashable, _Open] = {}
+        self._previous: dict[Hashable, Run] = {}
 
-    def observe(self, sender: object, second: int, work: int) -> bool:
+    def observe(self, sender: Hashable, second: int, work: int) -> bool:
         """Take in what a sender sent in a second; true when a new run starts with it."""
         run = self._open.get(sender)
         if run is None or second - run[1] > QUIET_S:
@@ -53,7 +57,7 @@ class RunDetector:
         self._open[sender] = start_s, second, first, then
         return False
 
-    def previous(self, sender: object) -> Run | None:
+    def previous(self, sender: Hashable) -> Run | None:
         """The sender's last complete run, None where there is none."""
         return self._previous.get(sender)
 
@@ -62,3 +66,74 @@ class RunDetector:
         twin = RunDetector()
         twin._open, twin._previous = self._open.copy(), self._previous.copy()
         return twin
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Every run of many senders, sender by sender, each one's in order of time; n runs.
+
+    Attributes:
+        sender: whose run it is, int64, (n,).
+        rank: how many runs of the same sender came before, int64, (n,).
+        entry: the entry of the activity that the run starts with, int64, (n,).
+        start_s: its first second, int64, (n,).
+        load: its opening load, as `Run` has it, tokens/s, float64, (n,).
+
+    """
+
+    sender: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    entry: NDArray[np.int64]
+    start_s: NDArray[np.int64]
+    load: NDArray[np.float64]
+
+
+def find_runs(sender: NDArray[np.int64], second: NDArray[np.int64], work: NDArray[np.int64]) -> Runs:
+    """Find the runs that a `RunDetector` finds, in activity that is sorted by second.
+
+    >>> runs = find_runs(np.array([0, 1, 0, 0]), np.array([0, 0, 1, 300]), np.array([600, 5, 600, 1]))
+    >>> runs.start_s.tolist(), runs.load.tolist(), runs.rank.tolist()
+    ([0, 300, 0], [120.0, 0.1, 0.5], [0, 1, 0])
+    """
+    # Narrow integers are sorted by radix, ten times as fast.
+    narrow = sender.astype(np.int16) if sender.max(initial=0) < 1 << 15 else sender
+    order = np.argsort(narrow, kind="stable")
+    who, when = sender[order], second[order]
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = (who[1:] != who[:-1]) | (np.diff(when) > QUIET_S)
+    first = np.flatnonzero(starts)
+    age_s = when - np.repeat(when[first], np.diff(first, append=len(order)))
+    first_s, both_s = PEAK_WINDOWS_S
+    opening, both = (
+        np.add.reduceat(np.where(age_s < window_s, work[order], 0), first) if len(first) else first
+        for window_s in PEAK_WINDOWS_S
+    )
+    return Runs(
+        who[first],
+        ranks(who[first]),
+        order[first],
+        when[first],
+        np.maximum(opening / first_s, both / both_s),
+    )
+
+
+def ranks(group: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many entries of the same group come before each, int64, (n,); equal groups side by side.
+
+    >>> ranks(np.array([4, 4, 4, 2, 7, 7])).tolist()
+    [0, 1, 2, 0, 0, 1]
+    """
+    starts = np.ones(len(group), dtype=np.bool_)
+    starts[1:] = group[1:] != group[:-1]
+    first = np.flatnonzero(starts)
+    return np.arange(len(group)) - np.repeat(first, np.diff(first, append=len(group)))
+
+
+def spans(count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Take apart groups of so many members: the group of each member, and its rank in it.
+
+    >>> [part.tolist() for part in spans(np.array([2, 0, 3]))]
+    [[0, 0, 2, 2, 2], [0, 1, 0, 1, 2]]
+    """
+    group = np.repeat(np.arange(len(count)), count)
+    return group, np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)

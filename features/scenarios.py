@@ -4,6 +4,8 @@ A mean hides what a burst is made of: a fan-out that comes at some moment of the
 looks like a small load all through it. So each run that is due and each usual follow-up gets a time, a load
 and a "comes or not" in every scenario, all of them add to the usual load, and the slots count the scenarios
 whose load first crosses the burst's line there.
+
+Many ticks are told at once, or one; sums are taken source by source, so that both have the same bits.
 """
 
 from dataclasses import dataclass
@@ -11,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from features.runs import ranks
 from features.ticks import SLOT_S, SLOTS
 
 SCENARIOS = 128
 FIELDS = 2 * SLOTS + 2
 MOST_SOURCES = 24
-"""Scheduled runs, and follow-ups, that take part; the heaviest ones."""
+"""Scheduled runs, and follow-ups, that take part: the heaviest of the ones, the latest of the others."""
 USUAL_SPREAD = 0.2
 """Spread of the load with nothing due, as a share of the baseline."""
 LOGISTIC = 0.55
@@ -24,47 +27,82 @@ LOGISTIC = 0.55
 
 RISE_S, FADE_FROM_S, GONE_S = 6.0, 12.0, 22.0
 """A run's ten-second load: up within 6 s, falling from 12 s on, gone after 22 s."""
-PEAK_WITHIN_S = 8.0
+PEAK_WITHIN_S = 8
+OVERDUE_S = -2.0
+"""What should have started before and hasn't been seen doesn't come in that scenario."""
 
 _AT_S = np.arange(5.0, SLOTS * SLOT_S + 1.0, 5.0)
-_STEPS = len(_AT_S) // SLOTS
+_PER_S = SCENARIOS // PEAK_WITHIN_S
+"""Starts are told in cells of 1/16 s; spread evenly over PEAK_WITHIN_S, each scenario has its own."""
+_FIRST_CELL = -int(GONE_S * _PER_S) - 1
+_MEDIAN, _HIGH = 0.5 * (SCENARIOS - 1), 0.9 * (SCENARIOS - 1)
+
+Loads = NDArray[np.float32]
 
 
-def _draws() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Evenly spread numbers in (0, 1), shuffled: (2 * MOST_SOURCES, 3, SCENARIOS) and (SCENARIOS,).
+def _shape(since_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A run's ten-second load since its start, as a share of its highest."""
+    up = np.clip(since_s / RISE_S, 0.0, 1.0)
+    return np.asarray(up * np.clip((GONE_S - since_s) / (GONE_S - FADE_FROM_S), 0.0, 1.0))
+
+
+def _shapes() -> Loads:
+    """Load at each step of the minute by the cell that a run starts in; none in the first and the last."""
+    cells = np.arange(_FIRST_CELL, int(_AT_S[-1] * _PER_S) + 1)
+    return _shape(_AT_S - (cells[:, None] + 0.5) / _PER_S).astype(np.float32)
+
+
+def _draws() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers below SCENARIOS, shuffled: (2 * MOST_SOURCES, 3, SCENARIOS) and (SCENARIOS,).
 
     The same in every run: a feature is a function of what was known. NumPy keeps this generator's stream.
     """
     random = np.random.RandomState(7)
-    even = (np.arange(SCENARIOS) + 0.5) / SCENARIOS
-    sources = [[random.permutation(even) for _ in range(3)] for _ in range(2 * MOST_SOURCES)]
-    return np.array(sources), random.permutation(even)
+    sources = [[random.permutation(SCENARIOS) for _ in range(3)] for _ in range(2 * MOST_SOURCES)]
+    return np.array(sources, dtype=np.int64), random.permutation(SCENARIOS)
 
 
+def _even(draws: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The draws as numbers spread evenly over (0, 1)."""
+    return np.asarray((draws + 0.5) / SCENARIOS)
+
+
+def _logit(u: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.log(u / (1.0 - u)))
+
+
+_SHAPES = _shapes()
 _SOURCES, _USUAL = _draws()
+_EARLY, _WHICH_RUN, _COMES = np.moveaxis(_even(_SOURCES[:MOST_SOURCES]), 1, 0)
+_EARLY = LOGISTIC * _logit(_EARLY)
+_WHICH_OUTCOME = _even(_SOURCES[MOST_SOURCES:, 0])
+_PEAKS = _SOURCES[MOST_SOURCES:, 1] - SCENARIOS // 2 - _FIRST_CELL
+_CALM = (USUAL_SPREAD * LOGISTIC * _logit(_even(_USUAL))).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Loads that a tick knows, tokens/s: the baseline, what is usual now, and the line that makes a burst."""
+    """Loads that ticks know, tokens/s, float64, (ticks,): the baseline, what is usual now, a burst's line."""
 
-    baseline: float
-    usual: float
-    line: float
+    baseline: NDArray[np.float64]
+    usual: NDArray[np.float64]
+    line: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Scheduled runs around a tick; n runs.
+    """Scheduled runs around ticks; n runs, tick by tick.
 
     Attributes:
-        after_s: when each should start, from the tick, (n,).
+        tick: which of the ticks, int64, (n,).
+        after_s: when each should start, from its tick, (n,).
         spread_s: standard deviation of that, (n,).
         chance: that it comes at all, (n,).
         loads: what the sender's last runs reached, tokens/s, the known ones first, then NaN, (n, runs).
 
     """
 
+    tick: NDArray[np.int64]
     after_s: NDArray[np.float64]
     spread_s: NDArray[np.float64]
     chance: NDArray[np.float64]
@@ -73,68 +111,100 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What may still follow one run: when it would peak, from the tick, and how high; n remembered outcomes.
+    """Runs that something may still follow; n runs, tick by tick, and m rows of remembered outcomes.
 
-    An outcome without a follow-up has load 0.
+    Attributes:
+        tick: which of the ticks, int64, (n,).
+        age_s: seconds since the run started, int64, (n,).
+        outcomes: how many of its outcomes can still come, those that are no follow-up too, int64, (n,).
+        heavy: how many of them are follow-ups: the last ones of its row; at least 1, int64, (n,).
+        row: its outcomes, int64, (n,).
+        peak_s: when each follow-up peaked after its run's start, seconds in order, int64, (m, outcomes).
+        load: how high, tokens/s, (m, outcomes).
+
     """
 
-    after_s: NDArray[np.float64]
+    tick: NDArray[np.int64]
+    age_s: NDArray[np.int64]
+    outcomes: NDArray[np.int64]
+    heavy: NDArray[np.int64]
+    row: NDArray[np.int64]
+    peak_s: NDArray[np.int64]
     load: NDArray[np.float64]
 
 
-def crossings(due: Due, followed: list[Followed], level: Level) -> NDArray[np.float64]:
-    """Shares of the scenarios, and how high they get, (FIELDS,).
+def crossings(due: Due, followed: Followed, level: Level) -> NDArray[np.float64]:
+    """Shares of the scenarios, and how high they get, (FIELDS, ticks).
 
     First the share whose load first crosses the line in each 10 s slot of the coming minute; then the same
     with follow-ups alone; then the median and the 90 % quantile of the highest load, over the line.
     """
-    spread = USUAL_SPREAD * level.baseline * LOGISTIC * _logit(_USUAL)
-    calm = np.broadcast_to((level.usual + spread)[:, None], (SCENARIOS, len(_AT_S)))
-    after = calm + _follow_ups(followed)
-    total = after + _runs(due)
-    highest = np.quantile(total.max(axis=1), (0.5, 0.9)) / level.line
-    return np.concatenate([_first(total > level.line), _first(after > level.line), highest])
+    baseline, usual, line = (loads.astype(np.float32) for loads in (level.baseline, level.usual, level.line))
+    calm = usual[:, None] + baseline[:, None] * _CALM
+    loads = np.repeat(calm[:, :, None], len(_AT_S), axis=2)
+    _follow_ups(loads, followed)
+    after, _ = _first(loads, line)
+    _runs(loads, due)
+    total, highest = _first(loads, line)
+    highest = np.sort(highest, axis=1)
+    quantiles = [_between(highest, at) / level.line for at in (_MEDIAN, _HIGH)]
+    return np.concatenate([total, after, quantiles])
 
 
-def _runs(due: Due) -> NDArray[np.float64]:
-    """Load of the scheduled runs, (SCENARIOS, steps)."""
-    if not len(due.after_s):
-        return np.zeros((SCENARIOS, len(_AT_S)))
-    known = np.sum(np.isfinite(due.loads), axis=1)
+def _runs(loads: Loads, due: Due) -> None:
+    """Add the scheduled runs to ``loads``, (ticks, SCENARIOS, steps)."""
+    known = np.count_nonzero(np.isfinite(due.loads), axis=1)
     weight = np.nansum(due.loads, axis=1) / np.maximum(known, 1) * due.chance
-    order = np.argsort(-weight, kind="stable")[:MOST_SOURCES]
-    early, which, comes = np.moveaxis(_SOURCES[: len(order)], 1, 0)
-    start_s = due.after_s[order, None] + LOGISTIC * due.spread_s[order, None] * _logit(early)
-    pick = (which * np.maximum(known[order, None], 1)).astype(np.int64)
+    order = np.lexsort((-weight, due.tick))
+    rank = ranks(due.tick[order])
+    order, rank = order[rank < MOST_SOURCES], rank[rank < MOST_SOURCES]
+    start_s = due.after_s[order, None] + due.spread_s[order, None] * _EARLY[rank]
+    pick = (_WHICH_RUN[rank] * np.maximum(known[order, None], 1)).astype(np.int64)
     load = np.nan_to_num(np.take_along_axis(due.loads[order], pick, axis=1))
-    # What should have started by now and hasn't been seen doesn't come in this scenario.
-    load = np.where((comes < due.chance[order, None]) & (start_s > -2.0), load, 0.0)
-    return np.asarray(np.sum(load[:, :, None] * _shape(_AT_S - start_s[:, :, None]), axis=0))
+    load *= (_COMES[rank] < due.chance[order, None]) & (start_s > OVERDUE_S)
+    # Clipped first: a start far away would not fit an integer.
+    cell = np.floor(np.clip(start_s, -GONE_S, 2.0 * _AT_S[-1]) * _PER_S).astype(np.int64) - _FIRST_CELL
+    _add(loads, due.tick[order], rank, cell, load.astype(np.float32))
 
 
-def _follow_ups(followed: list[Followed]) -> NDArray[np.float64]:
-    """Load of what follows, (SCENARIOS, steps)."""
-    if not followed:
-        return np.zeros((SCENARIOS, len(_AT_S)))
-    followed = followed[-MOST_SOURCES:]
-    which, early, _ = np.moveaxis(_SOURCES[MOST_SOURCES : MOST_SOURCES + len(followed)], 1, 0)
-    picks = [(one, (row * len(one.load)).astype(np.int64)) for one, row in zip(followed, which, strict=True)]
-    load = np.stack([one.load[pick] for one, pick in picks])
-    start_s = np.stack([one.after_s[pick] for one, pick in picks]) + PEAK_WITHIN_S * (early - 0.5)
-    return np.asarray(np.sum(load[:, :, None] * _shape(_AT_S - start_s[:, :, None]), axis=0))
+def _follow_ups(loads: Loads, followed: Followed) -> None:
+    """Add what follows to ``loads``, (ticks, SCENARIOS, steps)."""
+    count = np.bincount(followed.tick, minlength=len(loads))
+    rank = ranks(followed.tick) - np.maximum(count - MOST_SOURCES, 0)[followed.tick]
+    late = np.flatnonzero(rank >= 0)
+    rank = rank[late]
+    pick = (_WHICH_OUTCOME[rank] * followed.outcomes[late, None]).astype(np.int64)
+    last = (followed.row[late] + 1) * followed.load.shape[1] - 1
+    entry = last[:, None] - pick
+    load = followed.load.astype(np.float32).ravel()[entry]
+    load *= pick < followed.heavy[late, None]
+    cell = (_PER_S * followed.peak_s).ravel()[entry]
+    cell += _PEAKS[rank] - _PER_S * followed.age_s[late, None]
+    _add(loads, followed.tick[late], rank, cell, load)
 
 
-def _shape(since_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A run's ten-second load since its start, as a share of its highest."""
-    up = np.minimum(np.maximum(since_s / RISE_S, 0.0), 1.0)
-    return np.asarray(up * np.minimum(np.maximum((GONE_S - since_s) / (GONE_S - FADE_FROM_S), 0.0), 1.0))
+def _add(
+    loads: Loads, tick: NDArray[np.int64], rank: NDArray[np.int64], cell: NDArray[np.int64], load: Loads
+) -> None:
+    """Add sources to the loads of their ticks, one of each tick at a time."""
+    order = np.argsort(rank.astype(np.int16), kind="stable")
+    bounds = np.cumsum(np.bincount(rank))
+    for chosen in np.split(order, bounds[:-1]):
+        shapes = np.take(_SHAPES, cell[chosen], axis=0, mode="clip")
+        shapes *= load[chosen, :, None]
+        loads[tick[chosen]] += shapes
 
 
-def _first(over: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Share of the scenarios that are first over in each slot, (SLOTS,)."""
-    first = np.where(over.any(axis=1), over.argmax(axis=1) // _STEPS, SLOTS)
-    return np.bincount(first, minlength=SLOTS + 1)[:SLOTS] / SCENARIOS
+def _first(loads: Loads, line: Loads) -> tuple[NDArray[np.float64], Loads]:
+    """Share of scenarios that first cross the line in each slot, (SLOTS, ticks), and their highest load."""
+    by_slot = np.maximum(loads[:, :, ::2], loads[:, :, 1::2]).transpose(2, 0, 1)
+    highest = np.maximum.accumulate(by_slot, axis=0)
+    crossed = np.count_nonzero(highest > line[:, None], axis=2) / SCENARIOS
+    return np.diff(crossed, axis=0, prepend=0.0), highest[-1]
 
 
-def _logit(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.log(u / (1.0 - u)))
+def _between(ordered: Loads, at: float) -> NDArray[np.float64]:
+    """Value ``at`` that place of each row, on the line between its neighbours."""
+    below = int(at)
+    low, high = ordered[:, below].astype(np.float64), ordered[:, below + 1].astype(np.float64)
+    return np.asarray(low + (at - below) * (high - low))

@@ -89,7 +89,7 @@ NAMES: tuple[str, ...] = (
 )
 """Every feature in the order of its column."""
 
-SPEC_HASH = hashlib.sha256(("1\n" + "\n".join(NAMES)).encode()).hexdigest()[:16]
+SPEC_HASH = hashlib.sha256(("2\n" + "\n".join(NAMES)).encode()).hexdigest()[:16]
 """Names this list; the number in front changes when a definition does and its name does not."""
 
 

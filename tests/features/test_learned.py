@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from features.learned import EVERYONE, Learned, sum_up
 from features.scenarios import Level
 
-LEVEL = Level(baseline=100.0, usual=100.0, line=200.0)
+LEVEL = Level(*np.array([[100.0], [100.0], [200.0]]))
 
 
 def go_on(learned: Learned, first_s: int, until_s: int, seed: int) -> None:
@@ -26,8 +26,7 @@ def go_on(learned: Learned, first_s: int, until_s: int, seed: int) -> None:
 
 def told(learned: Learned, t_s: int) -> list:
     """All that it says at a tick."""
-    due = learned.recurrence.expected(t_s, LEVEL.baseline)
-    crossings = learned.recurrence.crossings(t_s, LEVEL)
+    due, crossings = learned.recurrence.around(t_s, LEVEL)
     work = [learned.expected_work(flow, 3, 1_000) for flow in range(4)]
     return [due.tolist(), crossings.tolist(), work, learned.ended, learned.ended_by_hour]
 

@@ -1,7 +1,19 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from features.periods import FORGET_MISSES, MIN_RUNS, POINTS_S, Schedules, covers
+from features.periods import (
+    FORGET_MISSES,
+    HISTORY_RUNS,
+    MIN_RUNS,
+    POINTS_S,
+    Schedules,
+    covers,
+    due,
+    expected,
+    fit,
+)
 from features.runs import Run
 
 LOAD = 500.0
@@ -12,6 +24,11 @@ def learn(schedules: Schedules, sender: str, starts_s: list[int], load: float = 
     for start_s in starts_s:
         schedules.run_started(sender, start_s, previous)
         previous = Run(start_s, load)
+
+
+def told(schedules: Schedules, t_s: int) -> np.ndarray:
+    """Mean and variance of what is due around a tick, (2, POINTS)."""
+    return expected(schedules.around(t_s), 1)[:, :, 0]
 
 
 def jittered(seed: int, period_s: int, runs: int, skipped: float) -> tuple[list[int], int]:
@@ -30,7 +47,7 @@ def test_a_jittered_schedule_with_skipped_runs_is_found(seed: int, period_s: int
     assert schedules.periodic("job")
     presence = []
     for periods in (1, 2, 3):
-        mean, variance = schedules.expected((last + periods) * period_s - 30)
+        mean, variance = told(schedules, (last + periods) * period_s - 30)
         # The opening load covers the 10 s from 30 s ahead on: its middle lies at 35 s.
         assert mean @ POINTS_S / mean.sum() == pytest.approx(35.0, abs=3.5)
         assert (variance >= 0.0).all()
@@ -43,8 +60,8 @@ def test_a_jittered_schedule_with_skipped_runs_is_found(seed: int, period_s: int
 def test_nothing_is_due_between_runs():
     schedules = Schedules()
     learn(schedules, "job", list(range(0, 3_000, 300)))
-    assert schedules.expected(2_700 + 150).max() == 0.0
-    assert schedules.expected(2_700 + 260)[0].max() > 0.8 * LOAD
+    assert told(schedules, 2_700 + 150).max() == 0.0
+    assert told(schedules, 2_700 + 260)[0].max() > 0.8 * LOAD
 
 
 def test_random_runs_are_not_believed():
@@ -71,7 +88,7 @@ def test_a_schedule_that_stopped_is_forgotten():
     schedules = Schedules()
     learn(schedules, "job", list(range(0, 6_000, 600)))
     due_s = [5_400 + 600 * missed for missed in range(1, FORGET_MISSES + 3)]
-    seen = [bool(schedules.expected(due - 30).any()) for due in due_s]
+    seen = [bool(told(schedules, at - 30).any()) for at in due_s]
     assert seen == [True] * FORGET_MISSES + [False] * 2
 
 
@@ -81,7 +98,7 @@ def test_forget_lasts_until_the_next_run():
     schedules.forget("job")
     schedules.forget("never seen")
     assert not schedules.periodic("job")
-    assert not schedules.expected(2_700 + 270).any()
+    assert not told(schedules, 2_700 + 270).any()
     schedules.run_started("job", 3_000, Run(2_700, LOAD))
     assert schedules.periodic("job")
 
@@ -91,11 +108,11 @@ def test_senders_add_up_however_many_there_are():
     learn(alone, "0", list(range(0, 3_000, 300)))
     for sender in range(150):  # past two enlargements of the arrays
         learn(schedules, str(sender), list(range(0, 3_000, 300)))
-    np.testing.assert_allclose(schedules.expected(2_970), 150 * alone.expected(2_970))
+    np.testing.assert_allclose(told(schedules, 2_970), 150 * told(alone, 2_970))
 
 
 def test_an_empty_set_of_schedules_expects_nothing():
-    assert not Schedules().expected(1_000).any()
+    assert not told(Schedules(), 1_000).any()
     assert not Schedules().periodic("nobody")
 
 
@@ -104,9 +121,45 @@ def test_a_run_that_varies_in_load_has_more_variance():
     learn(steady, "job", list(range(0, 3_000, 300)))
     for run, start_s in enumerate(range(0, 3_000, 300)):
         varied.run_started("job", start_s, Run(start_s - 300, LOAD * (0.5 if run % 2 else 1.5)))
-    (mean, variance), (same_mean, more) = steady.expected(2_960), varied.expected(2_960)
+    (mean, variance), (same_mean, more) = told(steady, 2_960), told(varied, 2_960)
     np.testing.assert_allclose(mean, same_mean)
     assert (more - variance).max() == pytest.approx(0.25 * LOAD**2, rel=0.01)  # half the load either way
+
+
+def test_a_short_period_is_due_many_times_a_minute():
+    schedules = Schedules()
+    learn(schedules, "job", list(range(0, 700, 70)))
+    found = due(schedules.around(640), np.zeros(1))
+    assert found.after_s.tolist() == pytest.approx([60.0])
+    learn(schedules, "quick", list(range(0, 620, 62)))
+    found = due(schedules.around(610), np.zeros(1))
+    assert found.after_s.tolist() == pytest.approx([90.0, 10.0, 72.0])
+    assert not len(due(schedules.around(610), np.array([LOAD + 1.0])).tick)
+
+
+@given(st.lists(st.lists(st.integers(61, 4_000), min_size=1, max_size=HISTORY_RUNS), min_size=1, max_size=9))
+@settings(max_examples=80, deadline=None)
+def test_a_fit_is_the_same_alone_and_among_others(gaps: list[list[int]]):
+    starts = np.full((len(gaps), HISTORY_RUNS + 1), np.nan)
+    for row, some in zip(starts, gaps, strict=True):
+        row[: len(some) + 1] = 100_000 - np.cumsum([0, *some])
+    together = fit(starts)
+    for row, one in enumerate(starts):
+        np.testing.assert_array_equal(fit(one[None])[:, 0], together[:, row])
+
+
+def test_the_line_of_a_fit_is_that_of_least_squares():
+    random = np.random.default_rng(0)
+    index = np.flatnonzero(random.random(22) > 0.2)[-HISTORY_RUNS - 1 :]
+    starts = np.round(600 * index + random.normal(0, 3, len(index)))
+    padded = np.full((1, HISTORY_RUNS + 1), np.nan)
+    padded[0, : len(starts)] = starts[::-1]
+    last, period, spread, presence = fit(padded)[:, 0]
+    slope, level = np.polyfit(index, starts, 1)
+    assert (last, period) == pytest.approx((slope * index[-1] + level, slope))
+    residual = np.abs(starts - slope * index - level)
+    assert spread == pytest.approx(max(1.4826 * np.median(residual), 1.5))
+    assert presence == pytest.approx((len(index) - 1) / (index[-1] - index[0]))
 
 
 def test_a_window_is_covered_for_ten_seconds_in_all():

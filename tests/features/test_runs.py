@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.runs import Run, RunDetector
+from features.runs import Run, RunDetector, find_runs
 
 
 def plain(activity: list[tuple[int, int]]) -> list[Run]:
@@ -67,3 +68,25 @@ def test_senders_are_kept_apart():
     assert detector.previous("a") == Run(5, 1.0)
     assert detector.previous("b") is None
     assert detector.previous("nobody") is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 4), st.integers(0, 9_000)), max_size=80))
+@settings(max_examples=100, deadline=None)
+def test_runs_found_at_once_are_those_of_the_detector(steps: list[tuple[int, int, int]]):
+    second = np.cumsum([gap_s for gap_s, _, _ in steps], dtype=np.int64)
+    sender = np.array([who for _, who, _ in steps], dtype=np.int64)
+    work = np.array([tokens for _, _, tokens in steps], dtype=np.int64)
+    detector, previous, begun = RunDetector(), {}, set()
+    for entry, (at_s, who, tokens) in enumerate(
+        zip(second.tolist(), sender.tolist(), work.tolist(), strict=True)
+    ):
+        if detector.observe(who, at_s, tokens):
+            begun.add((who, entry, at_s))
+            previous[who, entry] = detector.previous(who)
+    runs = find_runs(sender, second, work)
+    assert begun == set(zip(runs.sender.tolist(), runs.entry.tolist(), runs.start_s.tolist(), strict=True))
+    for run in range(len(runs.sender)):
+        before = previous[int(runs.sender[run]), int(runs.entry[run])]
+        assert (before is None) == (runs.rank[run] == 0)
+        if before is not None:
+            assert before == Run(int(runs.start_s[run - 1]), float(runs.load[run - 1]))
