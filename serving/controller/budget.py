@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from serving.controller.outputs import OutputQuantile
+from serving.controller.tenants import Charge
 
 
 @dataclass(slots=True)
@@ -17,6 +18,9 @@ class Reservation:
         flow: what its output will teach.
         limit_tokens: limit on the output of one answer.
         answers: answers being generated.
+        charge: what its tenant was charged.
+        prompt_tokens: the part of ``tokens`` that is known.
+        contended: others waited when it was let in, so that it counts for fair sharing.
 
     """
 
@@ -26,11 +30,15 @@ class Reservation:
     flow: OutputQuantile
     limit_tokens: int | None
     answers: int
+    charge: Charge | None = None
+    prompt_tokens: int = 0
+    contended: bool = False
 
 
 class Ledger:
-    """Reservations against one capacity; what is held never leaves [0, capacity].
+    """Reservations against one capacity; nothing that would exceed it is taken.
 
+    The capacity may be set lower than what is held: then nothing is taken, and nothing is dropped.
     Reserving checks and takes in one step. Every lease is equally long and time never goes back, so the
     order of entry is the order of expiry: the first entry is the next to expire, and no scan is needed.
     """
@@ -55,6 +63,9 @@ class Ledger:
         flow: OutputQuantile,
         limit_tokens: int | None = None,
         answers: int = 1,
+        charge: Charge | None = None,
+        prompt_tokens: int = 0,
+        contended: bool = False,
     ) -> str | None:
         """Hold ``tokens`` and return the reservation's id; None, and nothing held, when they do not fit."""
         if tokens < 0 or self.held_tokens + tokens > self.capacity_tokens:
@@ -62,7 +73,7 @@ class Ledger:
         self._issued += 1
         reservation_id = f"{self._id_prefix}{self._issued}"
         self._open[reservation_id] = Reservation(
-            lane, tokens, now_s + self.lease_s, flow, limit_tokens, answers
+            lane, tokens, now_s + self.lease_s, flow, limit_tokens, answers, charge, prompt_tokens, contended
         )
         self.held_tokens += tokens
         return reservation_id
