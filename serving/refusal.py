@@ -10,18 +10,20 @@ from serving.messages import OpenAIError, Refusal
 WORDS: Mapping[Reason, str] = {
     "deadline": "its prompt alone takes longer than its deadline allows",
     "too_large": "it needs more tokens than its lane can ever hold",
+    "degraded": "it is very large and the engine is overloaded",
     "saturated": "the engine's token capacity is reserved",
     "backpressure": "the engine is under backpressure",
     "lane_budget": "the token budget of its lane is spent",
 }
 DROPPED_REASONS: Mapping[Reason, str] = {
     "deadline": "rejected-ttl-expired",
+    "degraded": "rejected-saturated",
     "saturated": "rejected-saturated",
     "backpressure": "rejected-saturated",
     "lane_budget": "rejected-saturated",
 }
 """The nearest of llm-d's dropped reasons (https://github.com/llm-d/llm-d-router); too_large has none."""
-TOKEN_BUDGETS: frozenset[Reason] = frozenset({"too_large", "lane_budget"})
+TOKEN_BUDGETS: frozenset[Reason] = frozenset({"too_large", "degraded", "lane_budget"})
 
 
 def refusal(decision: Decision, prompt_tokens: int) -> JSONResponse:

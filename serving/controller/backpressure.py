@@ -58,9 +58,15 @@ class Backpressure:
     def score(self, held_tokens: int, now_s: float) -> float:
         """B with ``held_tokens`` reserved."""
         own = held_tokens / self._capacity_tokens
+        if own > 1.0:  # the capacity has shrunk
+            own = 1.0
         if now_s > self._known_until_s:
             return own
         return (self._alpha * max(own, self._batch) + self._others) / self._weight
+
+    def resize(self, capacity_tokens: int) -> None:
+        """Measure what is held against another capacity."""
+        self._capacity_tokens = capacity_tokens
 
     def excess_tokens(self, score: float, threshold: float, now_s: float) -> float:
         """Tokens that must leave the batch before B falls from ``score`` to ``threshold``."""

@@ -9,6 +9,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from random import Random
 
+from serving.controller.degradation import Pool
+
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
@@ -27,7 +29,7 @@ class Continuation:
     tenant: str | None
     lane: str
     model: str | None
-    pool: str | None
+    pool: Pool | None
     left_tokens: int
     expires_s: float
 
@@ -61,7 +63,7 @@ class Continuations:
         tenant: str | None,
         lane: str,
         model: str | None,
-        pool: str | None,
+        pool: Pool | None,
         left_tokens: int,
     ) -> str | None:
         """Handle for the rest of an answer, 32 characters; None where nothing is left."""

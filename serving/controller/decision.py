@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Reason = Literal["deadline", "too_large", "saturated", "backpressure", "lane_budget"]
+from serving.controller.degradation import Pool
+
+Reason = Literal["deadline", "too_large", "degraded", "saturated", "backpressure", "lane_budget"]
 """Why a request was refused, in the order in which the rules are asked."""
 
 ADMITPERF_REASONS: Mapping[Reason, str] = {
     "deadline": "deadline_infeasible",
     "too_large": "predicted_length",
+    "degraded": "predicted_length",
     "saturated": "capacity_reserved",
     "backpressure": "queue_depth",
     "lane_budget": "capacity_reserved",
@@ -31,6 +34,8 @@ class RequestFacts:
         n: answers asked for.
         best_of: answers generated to choose from.
         deadline_ms: time to first token after which the answer is worthless to the client.
+        cached_tokens: prompt tokens that are expected in cache; None is unknown.
+        continuation: handle of a clamped answer that this request asks the rest of.
 
     """
 
@@ -43,6 +48,8 @@ class RequestFacts:
     n: int | None = None
     best_of: int | None = None
     deadline_ms: float | None = None
+    cached_tokens: int | None = None
+    continuation: str | None = None
 
 
 class Decision(NamedTuple):
@@ -59,6 +66,11 @@ class Decision(NamedTuple):
         backpressure: score that it was made under.
         tightened: refused by the forecast: with tightening 0 it would have been admitted.
         expected_output_tokens: output that was, or would have been, reserved.
+        degradation: step of the ladder that held, 0 to 3.
+        clamp_output_tokens: limit to set on the output of one answer; None leaves the client's.
+        continuation: handle by which the client asks for the rest of a clamped answer.
+        model: smaller model to send it to; None for the model asked for.
+        pool: pool to send it to; None for any.
 
     """
 
@@ -72,6 +84,11 @@ class Decision(NamedTuple):
     backpressure: float
     tightened: bool
     expected_output_tokens: int
+    degradation: int = 0
+    clamp_output_tokens: int | None = None
+    continuation: str | None = None
+    model: str | None = None
+    pool: Pool | None = None
 
     @property
     def retry_after_s(self) -> int | None:

@@ -77,15 +77,15 @@ class DegradationRules:
                 f"got {swapped_twice[0]!r} on both sides."
             )
 
-    def pool(self, prompt_tokens: int, cached_tokens: int | None, output_tokens: int) -> Pool:
-        """Pool of a request; cached tokens that nobody knows save no work.
+    def pool(self, prompt_tokens: int, cached_tokens: int | None, size_tokens: int) -> Pool:
+        """Pool of a request of ``size_tokens``, prompt and output; unknown cached tokens save no work.
 
         >>> rules = DegradationRules()
-        >>> rules.pool(1_000, None, 512), rules.pool(8_000, None, 512), rules.pool(8_000, 4_000, 512)
+        >>> rules.pool(1_000, None, 1_512), rules.pool(8_000, None, 8_512), rules.pool(8_000, 4_000, 8_512)
         ('hot', 'cold', 'hot')
         """
-        cached = min(cached_tokens or 0, prompt_tokens)
-        small = prompt_tokens - cached + output_tokens <= self.hot_tokens
+        cached = max(0, min(cached_tokens or 0, prompt_tokens))
+        small = size_tokens - cached <= self.hot_tokens
         return "hot" if small or cached >= self.hot_prefix_share * max(prompt_tokens, 1) else "cold"
 
 
@@ -167,11 +167,12 @@ class Ladder:
 
 
 class Degradation:
-    """The rules' own ladder and the forecast's."""
+    """The rules' own ladder and the forecast's; ``raised`` when one stood over 0 at the last reading."""
 
     def __init__(self, rules: DegradationRules) -> None:
         self.rules = rules
         self.dropped = 0
+        self.raised = False
         self._own = Ladder(rules)
         self._ahead: Ladder | None = None
 
@@ -188,6 +189,7 @@ class Degradation:
         self._own.observe(now_s, queue_depth, gpu_util)
         if self._ahead is not None:
             self._ahead.observe(now_s, queue_depth, gpu_util, tightening)
+        self.raised = self.step(now_s, tightening) > 0
 
     def own_step(self, now_s: float) -> int:
         """Step of the rules alone."""

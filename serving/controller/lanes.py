@@ -62,16 +62,23 @@ class Lanes:
     """The lanes and who may hold how much."""
 
     def __init__(self, rules: Rules, random: Random) -> None:
+        self._rules = rules
         capacity = rules.capacity
-        protected = sum(
-            round(rules.lane(name).weight * capacity) for name in LANES if rules.lane(name).protected
-        )
-        self.shared_tokens = capacity - protected
+        self.resize(capacity)
         self.shared_held_tokens = 0
         self.by_name = {
             name: Lane(name, rule, rules, capacity if rule.protected else self.shared_tokens, random)
             for name, rule in ((name, rules.lane(name)) for name in LANES)
         }
+
+    def resize(self, capacity_tokens: int) -> None:
+        """Share out another capacity: the protected lane keeps its weight of it for itself."""
+        protected = sum(
+            round(self._rules.lane(name).weight * capacity_tokens)
+            for name in LANES
+            if self._rules.lane(name).protected
+        )
+        self.shared_tokens = capacity_tokens - protected
 
     def overflow_tokens(self, lane: Lane, tokens: int, tightening: float, now_s: float) -> int:
         """Tokens that must leave before the lane's budget has room for ``tokens``; 0 when it has.

@@ -8,6 +8,7 @@ one factor in the same way.
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 from serving.controller.engine_model import EngineProfile
 
@@ -36,6 +37,20 @@ class Learned:
     readings: int
     error: float | None
     enough: bool
+
+
+class EngineReadings(TypedDict, total=False):
+    """Readings of one sample, named as in engine_samples; None or absent is unknown."""
+
+    running: float | None
+    waiting: float | None
+    output_tokens_per_s: float | None
+    tpot_mean_s: float | None
+    ttft_mean_s: float | None
+    queue_time_mean_s: float | None
+    prompt_tokens_per_s: float | None
+    requests_per_s: float | None
+    prefix_hit_rate: float | None
 
 
 class _Error:
@@ -97,37 +112,27 @@ class LearnedProfile:
         """How much is known of prefill."""
         return self._prefill_error.learned()
 
-    def observe(
-        self,
-        *,
-        running: float | None = None,
-        waiting: float | None = None,
-        output_tokens_per_s: float | None = None,
-        tpot_mean_s: float | None = None,
-        ttft_mean_s: float | None = None,
-        queue_time_mean_s: float | None = None,
-        prompt_tokens_per_s: float | None = None,
-        requests_per_s: float | None = None,
-        prefix_hit_rate: float | None = None,
-    ) -> None:
+    def observe(self, **readings: Unpack[EngineReadings]) -> None:
         """Learn from one sample of one engine; None is unknown, and impossible values are dropped.
 
         A decode step is the time per output token, or else the time in which the running requests make one
         token each. Prefill is the time to first token less the time in the queue, where that is known or
         nobody waits; its tokens are those that a request brings and the cache doesn't hold.
         """
-        batch = self._possible(running)
-        step_s = self._possible(tpot_mean_s)
-        made_per_s = self._possible(output_tokens_per_s)
+        batch = self._possible(readings.get("running"))
+        step_s = self._possible(readings.get("tpot_mean_s"))
+        made_per_s = self._possible(readings.get("output_tokens_per_s"))
         if batch and not step_s and made_per_s:
             step_s = batch / made_per_s
         changed = bool(batch and step_s and self._learn_step(batch, step_s))
 
-        ttft_s, queued_s = self._possible(ttft_mean_s), self._possible(queue_time_mean_s)
-        if queued_s is None and self._possible(waiting) == 0:
+        ttft_s = self._possible(readings.get("ttft_mean_s"))
+        queued_s = self._possible(readings.get("queue_time_mean_s"))
+        if queued_s is None and self._possible(readings.get("waiting")) == 0:
             queued_s = 0.0
-        hit = self._possible(prefix_hit_rate, 1.0)
-        prompts_per_s, requests = self._possible(prompt_tokens_per_s), self._possible(requests_per_s)
+        hit = self._possible(readings.get("prefix_hit_rate"), 1.0)
+        prompts_per_s = self._possible(readings.get("prompt_tokens_per_s"))
+        requests = self._possible(readings.get("requests_per_s"))
         if ttft_s is not None and queued_s is not None and hit is not None and prompts_per_s and requests:
             changed |= self._learn_prefill(prompts_per_s / requests * (1.0 - hit), ttft_s - queued_s)
         if changed:

@@ -53,7 +53,12 @@ class Returns:
     def advise_ms(
         self, backlog_tokens: float, request_tokens: float, drain_tokens_per_s: float, now_s: float
     ) -> int:
-        """Milliseconds after which to come back with a request of that size."""
+        """Milliseconds after which to come back with a request of that size.
+
+        An infinite backlog says that nothing that drains will help: it gets the longest advice and no turn.
+        """
+        if backlog_tokens == math.inf:
+            return jittered_ms(MOST_S, self._random)
         earliest_s = now_s + wait_s(backlog_tokens, drain_tokens_per_s)
         turn_s = max(earliest_s, self._next_s)
         latest_s = now_s + MOST_S - 1.0

@@ -1,11 +1,13 @@
 """The rules of admission: every number that an operator may set, checked when the controller is made."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from data.errors import InputError
 from data.schema import LANES
+from serving.controller.degradation import DegradationRules
 from serving.controller.engine_model import H100, EngineProfile
+from serving.controller.kv_headroom import HeadroomRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Rules:
         output_prior_tokens: expected output before anything was learned.
         output_quantile: quantile of the output tokens that a reservation covers.
         max_flows: (tenant, model) pairs whose outputs are remembered.
+        degradation: when an overloaded engine degrades requests, and how.
+        headroom: how failures for want of KV blocks shrink the capacity.
 
     """
 
@@ -74,6 +78,8 @@ class Rules:
     output_prior_tokens: int = 512
     output_quantile: float = 0.9
     max_flows: int = 50_000
+    degradation: DegradationRules = field(default_factory=DegradationRules)
+    headroom: HeadroomRules = field(default_factory=HeadroomRules)
 
     def __post_init__(self) -> None:
         for name in _OVER_ZERO:

@@ -152,8 +152,8 @@ def test_without_tightening_the_forecast_leaves_no_trace(stream, levels):
 
 @given(st.integers(0, 100_000), st.none() | st.integers(0, 100_000), st.integers(1, 2_000))
 def test_a_known_prefix_never_makes_a_request_colder(prompt_tokens, cached_tokens, output_tokens):
-    if RULES.pool(prompt_tokens, None, output_tokens) == "hot":
-        assert RULES.pool(prompt_tokens, cached_tokens, output_tokens) == "hot"
+    if RULES.pool(prompt_tokens, None, prompt_tokens + output_tokens) == "hot":
+        assert RULES.pool(prompt_tokens, cached_tokens, prompt_tokens + output_tokens) == "hot"
 
 
 @pytest.mark.parametrize(
