@@ -106,16 +106,23 @@ class Window:
             return 0.0
         if tokens > self._limit + self._burst:
             return math.inf
-        period_s = (self._period + 1) * self._length_s - wall_s
+        credit_s = self._credit_wait_s(tokens - self._limit, wall_s)
         if self._parts is None:
-            # The credit can't be spent by then, and it may grow: the first window with room is counted out.
-            short = tokens - self._limit - self._grown()
-            return period_s if short <= 0 else period_s + math.ceil(short / self._limit) * self._length_s
+            return max(credit_s, (self._period + 1) * self._length_s - wall_s)
+        over, leaves_s = min(over, self._used), wall_s
         for part, charged in self._parts.items():
-            over -= charged
             if over <= 0:
-                return (part + PARTS + 1) * self._part_s - wall_s
-        return (self._part + PARTS + 1) * self._part_s - wall_s  # all of it has left; the rest is credit's
+                break
+            over -= charged
+            leaves_s = (part + PARTS + 1) * self._part_s
+        return max(credit_s, leaves_s - wall_s)
+
+    def _credit_wait_s(self, wanted: float, wall_s: float) -> float:
+        """Seconds until the credit is at least ``wanted``, when nothing more is charged."""
+        if wanted <= self._credit:
+            return 0.0
+        hours = 1 + max(0, math.ceil((wanted - self._grown()) / self._limit))
+        return (self._period + hours) * self._length_s - wall_s
 
     def take(self, tokens: int, wall_s: float) -> tuple[int, int]:
         """Charge ``tokens``; the part of the window and how many the credit paid, to settle them by."""
