@@ -82,8 +82,8 @@ def known_before(flows: FlowSeconds, engines: pl.DataFrame | None = None) -> Kno
     seasons = season_peaks(ratio)
     unix_s = flows.origin_us / 1e6 + t_s.astype(np.float64)
     ended = np.concatenate([np.zeros((3, 1), np.int64), np.cumsum(flows.ended, axis=1)], axis=1)
-    day = np.array([day_before(t) for t in t_s.tolist()])
-    line = line_of(level[0], ended[:, t_s] - ended[:, day])
+    day = np.array([day_before(t) for t in range(0, flows.seconds, 3600)])  # the same for a whole hour
+    line = line_of(level[0], ended[:, t_s] - ended[:, day[t_s // 3600]])
     due, chances = due_around(flows, t_s, Level(level[0], usual_of(level, sums, t_s), line))
     return Known(
         t_s,

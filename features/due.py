@@ -156,6 +156,7 @@ class Watches:
         start_s: when it started, (n,).
         outcome: what followed it, as `features.followups.outcomes` has it, (n,).
         order: the runs in order of time, (n,).
+        ordered_s: when each of these started, (n,).
 
     """
 
@@ -163,22 +164,18 @@ class Watches:
     start_s: NDArray[np.int64]
     outcome: NDArray[np.int64]
     order: NDArray[np.int64]
+    ordered_s: NDArray[np.int64]
 
     def around(self, t_s: NDArray[np.int64], floor: NDArray[np.float64]) -> Followed:
         """What may follow the latest runs at some ticks in a row; ``floor`` as `followups.around` has it."""
-        starts_s = self.start_s[self.order]
-        some = slice(
-            np.searchsorted(starts_s, t_s[0] - AGE_S, side="right"), np.searchsorted(starts_s, t_s[-1])
-        )
-        watch, start_s = self.order[some], starts_s[some]
+        first = np.searchsorted(self.ordered_s, t_s - AGE_S, side="right")
+        until = np.searchsorted(self.ordered_s, t_s)
+        watch, start_s = self.order[first[0] : until[-1]], self.ordered_s[first[0] : until[-1]]
         # A run that started while its flow's last one was still watched knew one outcome less at first.
         known = [_last(self.outcome, watch, self.rank, MEMORY, NOTHING, late) for late in (1, 2)]
         memories = remembered(np.concatenate(known))
-        first, until = np.searchsorted(t_s, start_s, side="right"), np.searchsorted(t_s, start_s + AGE_S)
-        row, later = spans(until - first)
-        tick = first[row] + later
-        order = np.argsort(tick.astype(np.int16), kind="stable")
-        row, tick = row[order], tick[order]
+        tick, later = spans(until - first)
+        row = (first - first[0])[tick] + later
         before_s = np.where(self.rank[watch] > 0, self.start_s[watch - 1], -AGE_S)
         unknown = before_s[row] + AGE_S > t_s[tick]
         return followups.around(memories, row + len(watch) * unknown, tick, t_s[tick] - start_s[row], floor)
@@ -204,7 +201,8 @@ def find_watches(runs: Runs, flows: FlowSeconds) -> Watches:
         # float64 sums of whole tokens are exact up to 2^53.
         by_second = np.bincount(place, work[at], len(some) * (AGE_S - OWN_S))
         found.append(outcomes(by_second.astype(np.int64).reshape(len(some), -1)))
-    return Watches(runs.rank[watched], start_s, np.concatenate(found), np.argsort(entry))
+    order = np.argsort(entry)
+    return Watches(runs.rank[watched], start_s, np.concatenate(found), order, start_s[order])
 
 
 def _last(

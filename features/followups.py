@@ -141,10 +141,10 @@ def remembered(outcome: NDArray[np.int64]) -> Memories:
     heavy = (load > 0.0) & (load >= LIGHT * highest[:, None])
     ordered = np.sort(np.where(heavy, outcome, NOTHING), axis=1)
     follow_up = ordered != NOTHING
-    seen = np.count_nonzero(known, axis=1)
+    seen = known.sum(axis=1)
     return Memories(
         seen,
-        seen - np.count_nonzero(heavy, axis=1),
+        seen - heavy.sum(axis=1),
         highest,
         np.where(follow_up, ordered >> _WORK_BITS, -AGE_S),
         (ordered & ((1 << _WORK_BITS) - 1)) * follow_up / LOAD_WINDOW_S,
@@ -165,7 +165,7 @@ def around(
     """
     told = (memories.seen[row] >= MIN_SEEN) & (memories.highest[row] >= floor[tick])
     row, tick, age_s = row[told], tick[told], age_s[told]
-    heavy = np.count_nonzero(memories.peak_s[row] > age_s[:, None] - SPREAD_S, axis=1)
+    heavy = (memories.peak_s[row] > age_s[:, None] - SPREAD_S).sum(axis=1)
     some = np.flatnonzero(heavy)
     row, heavy = row[some], heavy[some]
     can_come = heavy + memories.light[row]
@@ -177,9 +177,9 @@ def expected(followed: Followed, ticks: int) -> NDArray[np.float64]:
     run, back = spans(followed.heavy)
     entry = (followed.row[run] + 1) * MEMORY - 1 - back
     load = followed.load.ravel()[entry]
-    chance = _COVERED[followed.peak_s.ravel()[entry] - followed.age_s[run] + SPREAD_S - 1]
-    chance /= followed.outcomes[run, None]
-    chance *= load[:, None]
+    ahead_s = followed.peak_s.ravel()[entry] - followed.age_s[run]
+    chance = np.take(_COVERED, ahead_s - (1 - SPREAD_S), axis=0)
+    chance *= (load / followed.outcomes[run])[:, None]
     first = np.cumsum(followed.heavy) - followed.heavy
     if not len(first):
         return np.zeros((2, chance.shape[1], ticks))

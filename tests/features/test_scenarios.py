@@ -30,7 +30,7 @@ def due(*runs: Run) -> Due:
 def followed(*runs: Outcomes, light: int = 0) -> Followed:
     """Runs that started at the tick: outcomes of (peak, load), and as many more that are no follow-up."""
     count = np.array([len(run) for run in runs], dtype=np.int64)
-    table = np.zeros((2, len(runs), max(count, default=1)))
+    table = np.zeros((2, len(runs), max(count, default=1) + light))
     for row, run in enumerate(runs):
         table[:, row, -len(run) :] = np.array(sorted(run)).T
     none = np.zeros(len(runs), np.int64)
