@@ -16,7 +16,7 @@ from serving.controller.eviction.reuse import FORK, PARTIAL, ReuseTable, kind_of
 from serving.controller.eviction.settings import DEFAULT_PRIORITY, EvictionRules, Retention
 from serving.controller.eviction.shelf import Shelf
 from serving.controller.eviction.spans import Hint, Key, Span
-from serving.controller.eviction.tree import PrefixTree, Taken
+from serving.controller.eviction.tree import PrefixTree, Stretches
 
 LEARN_EVERY_S = 5.0
 NO_HINT = Hint(DEFAULT_PRIORITY, math.inf)
@@ -91,13 +91,14 @@ class EvictionPolicy:
         known = self._tree.known(keys)
         hits = self._tree.match(keys)
         grows = request in self._running
-        taken = self._tree.take_over(keys, known)
-        for span, blocks in taken:
+        stretches = self._tree.stretches(keys, known)
+        pieces = self._pieces(keys, stretches, tenant, self._hint(retention), partly_filled, grows)
+        for span, end in stretches:
             if grows:
-                self._ageing.grew(span, blocks)
+                self._ageing.grew(span, end - span.start)
             else:
-                self._ageing.used_again(span, blocks)
-        pieces = self._pieces(keys, known, taken, tenant, self._hint(retention), partly_filled, grows)
+                self._ageing.used_again(span, end - span.start)
+        self._tree.take_over(stretches)
         for piece in pieces:
             self._tree.add(piece)
             self._ageing.add(piece)
@@ -105,7 +106,7 @@ class EvictionPolicy:
                 heapq.heappush(self._hints, (piece.hint.until_s, next(self._number), piece))
         self._hold(request, keys[-1] if keys else None)
         self._running.add(request)
-        for span in (*pieces, *(span for span, _ in taken)):
+        for span in (*pieces, *(span for span, _ in stretches)):
             self._tree.settle(span)
         return hits
 
@@ -175,19 +176,19 @@ class EvictionPolicy:
     def _pieces(
         self,
         keys: Sequence[Key],
-        known: int,
-        taken: Taken,
+        stretches: Stretches,
         tenant: str,
         asked: Hint | None,
         partly_filled: bool,
         grows: bool,
     ) -> list[Span]:
         """The request's blocks as spans, cut where the kind or the retention changes."""
-        turn, fork_end = _place(taken[-1][0] if taken else None, known, grows)
+        last, known = stretches[-1] if stretches else (None, 0)
+        turn, fork_end = _place(last, known, grows)
         brought_tokens = (len(keys) - known) * self.rules.block_tokens
         kind = kind_of(turn, brought_tokens <= self.rules.short_tokens)
         full_end = len(keys) - partly_filled
-        hints = [(len(keys), asked)] if asked else [(span.start, span.hint) for span, _ in taken]
+        hints = [(len(keys), asked)] if asked else [(end, span.hint) for span, end in stretches]
         ends = {fork_end, full_end, len(keys), *(end for end, hint in hints if hint != NO_HINT)} - {0}
         pieces: list[Span] = []
         start = 0

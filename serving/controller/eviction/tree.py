@@ -7,8 +7,8 @@ from data.errors import InputError
 from serving.controller.eviction.shelf import Shelf
 from serving.controller.eviction.spans import Key, Span
 
-Taken = list[tuple[Span, int]]
-"""Spans that lost blocks at their head to a request, and how many, in the order of the prompt."""
+Stretches = list[tuple[Span, int]]
+"""Spans that own a known prefix, in the order of the prompt, each with the place where its part ends."""
 
 
 class PrefixTree:
@@ -64,19 +64,23 @@ class PrefixTree:
                 return self.known(keys)
         return known
 
-    def take_over(self, keys: Sequence[Key], known: int) -> Taken:
-        """Take the first ``known`` blocks from the spans that own them; `settle` these spans afterwards."""
-        taken: Taken = []
+    def stretches(self, keys: Sequence[Key], known: int) -> Stretches:
+        """Spans that own the first ``known`` blocks."""
+        stretches: Stretches = []
         index = 0
         while index < known:
             span = self._owner[keys[index]]
             end = min(known, span.known_end)
-            while end > index + 1 and self._owner[keys[end - 1]] is not span:
+            while self._owner[keys[end - 1]] is not span:
                 end -= 1
-            self._cut_head(span, end)
-            taken.append((span, end - index))
+            stretches.append((span, end))
             index = end
-        return taken
+        return stretches
+
+    def take_over(self, stretches: Stretches) -> None:
+        """Take these blocks from their spans, for a span to `add`; `settle` these spans afterwards."""
+        for span, end in stretches:
+            self._cut_head(span, end)
 
     def add(self, span: Span) -> None:
         """Take in a new span, all of whose blocks are cached; `settle` it afterwards."""
