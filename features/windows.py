@@ -192,46 +192,41 @@ def assemble(known: Known) -> NDArray[np.float32]:
     history = np.maximum(t_s, 1)
     baseline, median = known.level
 
-    def total(channel: str, window_s: int) -> NDArray[np.float64]:
-        return np.asarray(known.sums[CHANNELS.index(channel), WINDOWS_S.index(window_s)], dtype=np.float64)
+    def total(channel: str, *windows_s: int) -> NDArray[np.float64]:
+        rows = [WINDOWS_S.index(window_s) for window_s in windows_s]
+        return known.sums[CHANNELS.index(channel), rows].astype(np.float64)
 
-    def mean(channel: str, window_s: int) -> NDArray[np.float64]:
-        return np.asarray(total(channel, window_s) / np.minimum(history, window_s))
+    def mean(channel: str, *windows_s: int) -> NDArray[np.float64]:
+        return np.asarray(total(channel, *windows_s) / np.minimum(history, np.array(windows_s)[:, None]))
 
     def relative(load: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.log(load / baseline + 0.02))
 
+    # Blocks of columns: a tick alone is told in few calls.
     hour_rate = mean("requests", 3600) + 0.01
-    columns = [relative(lag / LAG_S) for lag in known.lags]
-    columns += [relative(mean("work", window)) for window in _LOAD_WINDOWS]
-    columns += [np.log(mean("requests", window) / hour_rate + 0.02) for window in _RATE_WINDOWS]
-    columns += [np.log(hour_rate), np.log(baseline), np.log(median / baseline)]
+    blocks = [relative(known.lags / LAG_S), relative(mean("work", *_LOAD_WINDOWS))]
+    blocks.append(np.log(mean("requests", *_RATE_WINDOWS) / hour_rate + 0.02))
+    blocks += [np.log(hour_rate), np.log(baseline)[None], np.log(median / baseline)[None]]
     hour_density = (total("prompt", 3600) + 1.0) / (total("requests", 3600) + 1.0)
-    for window in (10, 60, 600):
-        density = (total("prompt", window) + hour_density) / (total("requests", window) + 1.0)
-        columns.append(np.log(density / hour_density))
-    columns += [np.log1p(total("long_prompts", window)) for window in (30, 60, 120)]
-    for lane in LANES:
-        for window in (30, 600):
-            columns.append((total(f"{lane}_work", window) + 1.0) / (total("work", window) + len(LANES)))
-    for window in (60, 300):
-        rate = mean("requests", window)
-        columns.append(np.log((mean("squares", window) - rate * rate + 0.1) / (rate + 0.1) + 0.02))
-    columns += [np.log1p(total("refusals", window)) for window in (20, 60)]
-    columns += _tenant_columns(known.tenants)
-    columns += list(np.log1p(known.waiting.astype(np.float64)))
+    density = (total("prompt", 10, 60, 600) + hour_density) / (total("requests", 10, 60, 600) + 1.0)
+    blocks += [np.log(density / hour_density), np.log1p(total("long_prompts", 30, 60, 120))]
+    both = total("work", 30, 600) + len(LANES)
+    blocks += [(total(f"{lane}_work", 30, 600) + 1.0) / both for lane in LANES]
+    rate = mean("requests", 60, 300)
+    blocks.append(np.log((mean("squares", 60, 300) - rate * rate + 0.1) / (rate + 0.1) + 0.02))
+    blocks.append(np.log1p(total("refusals", 20, 60)))
+    blocks.append(np.stack(_tenant_columns(known.tenants)))
+    blocks.append(np.log1p(known.waiting.astype(np.float64)))
     # A value beside a flag: what is unknown has no value to learn from, and 0 is one.
-    columns += list(np.log1p(np.nan_to_num(known.engines)))
-    columns += list((~np.isnan(known.engines)).astype(np.float64))
-    columns += _due_columns(known.due, baseline, usual_of(known.level, known.sums, t_s))
-    columns.append(np.log(known.line / baseline))
-    columns += _crossing_columns(known.crossings)
-    columns += _season_columns(known.seasons)
+    blocks += [np.log1p(np.nan_to_num(known.engines)), (~np.isnan(known.engines)).astype(np.float64)]
+    blocks += _due_columns(known.due, baseline, usual_of(known.level, known.sums, t_s))
+    blocks.append(np.log(known.line / baseline)[None])
+    blocks += _crossing_columns(known.crossings)
+    blocks += _season_columns(known.seasons)
     for period_s, waves in ((86400.0, DAY_WAVES), (3600.0, HOUR_WAVES)):
-        phase = 2.0 * np.pi * np.mod(known.unix_s, period_s) / period_s
-        for wave in waves:
-            columns += [np.sin(wave * phase), np.cos(wave * phase)]
-    features = np.stack(columns, axis=1).astype(np.float32)
+        phase = 2.0 * np.pi * np.mod(known.unix_s, period_s) / period_s * np.array(waves)[:, None]
+        blocks.append(np.stack([np.sin(phase), np.cos(phase)], axis=1).reshape(-1, len(t_s)))
+    features = np.concatenate(blocks).T.astype(np.float32, order="C")
     features[t_s < MIN_HISTORY_S + BASELINE_LAG_S] = np.nan
     return features
 
@@ -252,33 +247,32 @@ def _due_columns(
     anything due.
     """
     scheduled, scheduled_variance, following, following_variance = due
-    columns = [np.log1p(4.0 * load / baseline) for load in scheduled[_EVERY_OTHER]]
-    columns += [np.log1p(4.0 * load / baseline) for load in following[_EVERY_OTHER]]
     deviation = np.sqrt(scheduled_variance + following_variance + np.square(USUAL_SPREAD * baseline))
     excess = (usual + scheduled + following - RATIO * baseline) / deviation
-    columns += list(np.tanh(excess / 2.0))
-    return columns
+    due_soon, following_soon = (
+        np.log1p(4.0 * load[_EVERY_OTHER] / baseline) for load in (scheduled, following)
+    )
+    return [due_soon, following_soon, np.tanh(excess / 2.0)]
 
 
 def _crossing_columns(crossings: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     """Chances as square roots, which spread the small ones; then the highest load over the line."""
     columns: list[NDArray[np.float64]] = []
     for chances in (crossings[:SLOTS], crossings[SLOTS : 2 * SLOTS]):
-        columns += [*np.sqrt(chances), np.sqrt(chances.sum(axis=0))]
-    return columns + list(crossings[2 * SLOTS :])
+        columns += [np.sqrt(chances), np.sqrt(chances.sum(axis=0, keepdims=True))]
+    return [*columns, crossings[2 * SLOTS :]]
 
 
 def _season_columns(seasons: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     """Mean log peak and share of bursts by season and half of the coming minute; 0 when none is known."""
+    seen = ~np.isnan(seasons)
+    logs = np.where(seen, np.log(np.where(seen, seasons, 1.0) + 0.1), 0.0)
+    bursts = seasons > RATIO
     columns: list[NDArray[np.float64]] = []
     start = 0
     for cycles in CYCLES:
-        peaks = seasons[start : start + cycles]
+        season = slice(start, start + cycles)
         start += cycles
-        seen = ~np.isnan(peaks)
-        count = np.maximum(seen.sum(axis=0), 1)
-        logs = np.where(seen, np.log(np.where(seen, peaks, 1.0) + 0.1), 0.0)
-        bursts = np.where(seen, peaks > RATIO, False)
-        columns += list(logs.sum(axis=0) / count)
-        columns += list(bursts.sum(axis=0) / count)
+        count = np.maximum(seen[season].sum(axis=0), 1)
+        columns += [logs[season].sum(axis=0) / count, bursts[season].sum(axis=0) / count]
     return columns
