@@ -9,7 +9,7 @@ from serving.controller.decision import Decision, RequestFacts
 from serving.controller.degradation import DegradationRules
 from serving.controller.engine_model import A100, H100
 from serving.controller.overload import capped
-from serving.controller.rules import Rules
+from serving.controller.rules import LaneRule, Rules
 
 DEEP = 6_000
 SMALLER = DegradationRules(smaller_models={"llama-70b": "llama-8b"})
@@ -219,6 +219,20 @@ def test_a_forecast_degrades_earlier_and_lets_nothing_more_in():
     shed = controllers[1].admit(ask(31_600), 30.0)
     assert (shed.reason, shed.tightened) == ("degraded", True)
     assert controllers[0].admit(ask(31_600), 30.0).admitted
+
+
+def test_what_a_forecast_clamps_takes_no_room_that_the_rules_would_refuse():
+    no_cut = LaneRule(0.45, 800.0)
+    controller = make(standard=no_cut, alpha=1.0, beta=0.0, gamma=0.0, max_tightening_change_per_s=1e9)
+    long_answers(controller)
+    while controller.admit(ask(), 30.0).admitted:
+        pass
+    controller.set_tightening(1.0, 30.0)
+    controller.observe_engine(31.0, queue_depth=4_900)
+    refused = controller.admit(ask(), 31.0)
+
+    assert controller.snapshot(31.0).degradation == 1
+    assert (refused.reason, refused.tightened) == ("lane_budget", False)
 
 
 def test_preemptions_shrink_what_may_be_held_and_nothing_is_dropped():

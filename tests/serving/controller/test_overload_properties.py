@@ -11,10 +11,14 @@ from serving.controller.decide import Controller
 from serving.controller.decision import Decision, RequestFacts
 from serving.controller.degradation import DegradationRules
 from serving.controller.kv_headroom import HeadroomRules
-from serving.controller.rules import Rules
+from serving.controller.rules import LaneRule, Rules
 
+# Tightening cuts no lane here: what it changes, the ladder does.
 RULES = Rules(
     capacity_tokens=20_000,
+    standard=LaneRule(0.45, 800.0),
+    batch=LaneRule(0.15, 5_000.0),
+    hard_reject_cut=0.0,
     queue_capacity=100,
     lease_s=30.0,
     max_tightening_change_per_s=1e9,
@@ -105,7 +109,7 @@ def test_more_tightening_never_admits_what_less_refused(history, probe, past, on
     for level in sorted((one, other)):
         controller, now_s, _ = replay(history, past)
         controller.set_tightening(level, now_s)
-        answers.append(controller.admit(probe, now_s))
+        answers.append(controller.admit(probe, now_s + 0.001))
     less, more = answers
 
     assert less.admitted or not more.admitted
@@ -122,7 +126,7 @@ def test_a_refusal_is_the_forecasts_exactly_when_the_rules_would_admit(history, 
     for tau in (0.0, level):
         controller, now_s, _ = replay(history, level)
         controller.set_tightening(tau, now_s)
-        answers.append(controller.admit(probe, now_s))
+        answers.append(controller.admit(probe, now_s + 0.001))
     rules, tight = answers
 
     assert tight.tightened == (rules.admitted and not tight.admitted)
