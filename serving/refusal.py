@@ -10,10 +10,14 @@ from serving.messages import OpenAIError, Refusal
 WORDS: Mapping[Reason, str] = {
     "deadline": "its prompt alone takes longer than its deadline allows",
     "too_large": "it needs more tokens than its lane can ever hold",
+    "tenant_quota": "its tenant's token quota is spent",
     "degraded": "it is very large and the engine is overloaded",
     "saturated": "the engine's token capacity is reserved",
     "backpressure": "the engine is under backpressure",
     "lane_budget": "the token budget of its lane is spent",
+    "waiting_ahead": "others of its lane are waiting and come first",
+    "queue_full": "the queue of its lane is full",
+    "wait_expired": "its turn did not come within the time that it could wait",
 }
 DROPPED_REASONS: Mapping[Reason, str] = {
     "deadline": "rejected-ttl-expired",
@@ -21,9 +25,12 @@ DROPPED_REASONS: Mapping[Reason, str] = {
     "saturated": "rejected-saturated",
     "backpressure": "rejected-saturated",
     "lane_budget": "rejected-saturated",
+    "waiting_ahead": "rejected-saturated",
+    "queue_full": "rejected-saturated",
+    "wait_expired": "rejected-ttl-expired",
 }
-"""The nearest of llm-d's dropped reasons (https://github.com/llm-d/llm-d-router); too_large has none."""
-TOKEN_BUDGETS: frozenset[Reason] = frozenset({"too_large", "degraded", "lane_budget"})
+"""The nearest of llm-d's dropped reasons (https://github.com/llm-d/llm-d-router); others have none."""
+TOKEN_BUDGETS: frozenset[Reason] = frozenset({"too_large", "tenant_quota", "degraded", "lane_budget"})
 
 
 def refusal(decision: Decision, prompt_tokens: int) -> JSONResponse:

@@ -1,5 +1,6 @@
 """The ledger of reservations: tokens held for admitted requests until settled, cancelled, or out of lease."""
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -54,6 +55,11 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def next_end_s(self) -> float:
+        """When the next lease ends, if not renewed; infinite when nothing is held."""
+        return next((reservation.expires_s for reservation in self._open.values()), math.inf)
 
     def reserve(
         self,

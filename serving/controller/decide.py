@@ -1,39 +1,17 @@
-"""The decision: whether a request may in now, and why not.
+"""The controller: whether a request may in now, has to wait or is refused, and why."""
 
-The rules are asked in this order, and the first that refuses names the reason.
-
-1. deadline: prefill alone would take longer than the client's own deadline, even on an idle engine.
-2. too_large: prompt and expected output exceed the most that the lane could ever hold.
-3. degraded: the engine is overloaded and the request very large. Premium is not asked.
-4. saturated: they exceed what is free of the engine's true capacity.
-5. backpressure: B is over the threshold of hard rejection. Premium is not asked.
-6. lane_budget: they exceed the lane's share and what it may borrow. Premium is not asked.
-
-The first two can never be met by coming back. Tightening only lowers the thresholds of degradation and of
-the last two, so a forecast can refuse what the rules admit and never the reverse; at level 0 every threshold
-is the rules' own. The rest of a clamped answer was let in before: tightening and backpressure are not asked.
-"""
-
-import math
 import threading
-from random import Random, SystemRandom
+from random import Random
 from typing import Unpack
 
-from serving.controller.backpressure import Backpressure
-from serving.controller.budget import Ledger, Reservation
-from serving.controller.decision import Decision, Reason, RequestFacts
-from serving.controller.elapsed import Elapsed
-from serving.controller.engine_model import saturation_concurrency
-from serving.controller.kv_headroom import KvHeadroom
-from serving.controller.lanes import REFERENCE_OUTPUT_TOKENS, REFERENCE_PROMPT_TOKENS, Lane, Lanes
+from serving.controller.decision import Decision, RequestFacts
+from serving.controller.gate import CAN_WAIT, Gate
 from serving.controller.learned_profile import EngineReadings, LearnedProfile
-from serving.controller.outputs import OutputTable, limit_of
-from serving.controller.overload import NO_MEASURES, Overload, capped
 from serving.controller.rules import Rules
-from serving.controller.snapshot import LaneSnapshot, Snapshot
-from serving.controller.tightening import Tightening
-
-DEFAULT_LANE = "standard"
+from serving.controller.snapshot import Snapshot, take_snapshot
+from serving.controller.tenants import TenantLimits
+from serving.controller.turns import Answers, give_turns
+from serving.controller.waiting import Ticket
 
 
 class Controller:
@@ -52,7 +30,12 @@ class Controller:
     """
 
     def __init__(
-        self, rules: Rules | None = None, *, random: Random | None = None, id_prefix: str = "r"
+        self,
+        rules: Rules | None = None,
+        *,
+        random: Random | None = None,
+        id_prefix: str = "r",
+        wall_offset_s: float = 0.0,
     ) -> None:
         """Start with nothing reserved.
 
@@ -61,130 +44,128 @@ class Controller:
             random: source of the jitter in retry advice; seed it to repeat a run.
             id_prefix: start of every reservation id. Make it unique to the process, so that a settlement
                 that outlived a restart is unknown instead of someone else's.
+            wall_offset_s: seconds since the Unix epoch, UTC, when the caller's clock reads 0: it tells
+                quotas where the hours and days of the calendar begin.
 
         """
         self.rules = rules = rules or Rules()
-        self._lanes = Lanes(rules, random or Random())
-        self._ledger = Ledger(rules.capacity, rules.lease_s, id_prefix)
-        self._outputs = OutputTable(rules.output_prior_tokens, rules.output_quantile, rules.max_flows)
-        self._backpressure = Backpressure(rules)
-        self._tightening = Tightening(rules.max_tightening_change_per_s, rules.tightening_hold_s)
-        self._overload = Overload(rules.degradation, random or SystemRandom())  # handles can't be guessed
-        self._headroom = KvHeadroom(rules.headroom)
-        self._shrunk = False
+        self._gate = Gate(rules, random, id_prefix, wall_offset_s)
         self._learned = LearnedProfile(rules.engine)
-        self._elapsed = Elapsed()
         self._lock = threading.Lock()
-        self._expired = 0
-        self._unknown_reservations = 0
+        self._answers: Answers = []
         self._unknown_outputs = 0
-        self._unknown_lanes = 0
 
     def admit(self, request: RequestFacts, now_s: float) -> Decision:
-        """Decide on a request; when it is admitted its tokens are reserved."""
+        """Decide on a request at once; when it is admitted its tokens are reserved.
+
+        Where others wait, it passes only those that one that starts to wait would pass at once.
+        """
         with self._lock:
             now_s = self._advance(now_s)
-            rest = None if request.continuation is None else self._overload.rest(request, now_s)
-            lane = self._lane(request.lane if rest is None else rest.lane)
-            flow = self._outputs.flow(request.tenant, request.model)
-            limit = limit_of(request.max_tokens, request.max_completion_tokens)
-            if rest is not None:
-                limit = capped(limit, rest.left_tokens)
-            answers = max(request.n or 1, request.best_of or 1, 1)
-            prompt_tokens = max(request.prompt_tokens, 0)
-            one = self._outputs.expected_tokens(flow, limit)
-            expected = answers * one
-            size = tokens = prompt_tokens + expected
-            tau = self._tightening.level(now_s)
-            step = own_step = 0
-            if self._overload.degraded:
-                own_step = self._overload.own_step(now_s)
-                step = self._overload.step(now_s, tau, protected=lane.rule.protected)
-                expected = answers * self._overload.judged_tokens(one, own_step)
-                tokens = prompt_tokens + expected
-            pressure = self._backpressure.score(self._ledger.held_tokens, now_s)
+            decision = self._decide(self._gate.ticket(request, now_s), 0.0, now_s)
+            if isinstance(decision, Ticket):
+                raise RuntimeError("a request that must not wait was let wait")
+            return decision
 
-            if rest is None:
-                refusal = self._refusal(request, lane, size, tokens, pressure, tau, step, now_s)
-            else:
-                refusal = self._refusal(request, lane, size, tokens, 0.0, 0.0, 0, now_s)
-            if refusal is None:
-                measures = NO_MEASURES
-                if step or rest is not None:
-                    measures = self._overload.measures(
-                        request, lane.name, limit, size, step, rest, now_s, protected=lane.rule.protected
-                    )
-                    limit = capped(limit, measures.clamp_output_tokens)
-                    expected = answers * (one if limit is None else min(one, limit))
-                    tokens = prompt_tokens + expected
-                reservation_id = self._ledger.reserve(lane.name, tokens, now_s, flow, limit, answers)
-                self._lanes.take(lane, tokens, now_s)
-                return Decision(
-                    True,
-                    lane.name,
-                    None,
-                    reservation_id,
-                    None,
-                    False,
-                    tau,
-                    pressure,
-                    False,
-                    expected,
-                    *measures,
-                )
-            reason, backlog = refusal
-            tightened = (
-                tau > 0
-                and rest is None
-                and self._refusal(request, lane, size, tokens, pressure, 0.0, own_step, now_s) is None
-            )
-            lane.refused[reason] += 1
-            lane.tightened += tightened
-            retry = reason not in ("deadline", "too_large")
-            retry_after_ms = None
-            if retry:
-                drain_tokens_per_s = lane.drain.rate(lane.held_tokens, now_s)
-                retry_after_ms = lane.returns.advise_ms(backlog, tokens, drain_tokens_per_s, now_s)
-                if reason not in ("backpressure", "degraded") and not tightened:
-                    self._lanes.call_back(lane, tokens, until_s=now_s + retry_after_ms / 1e3 + 1.0)
-            return Decision(
-                False,
-                lane.name,
-                reason,
-                None,
-                retry_after_ms,
-                retry,
-                tau,
-                pressure,
-                tightened,
-                expected,
-                step,
-            )
+    def enqueue(
+        self, request: RequestFacts, now_s: float, max_wait_ms: float | None = None
+    ) -> Decision | Ticket:
+        """Decide on a request, or let it wait for room; `advance` tells when it may go or is refused.
+
+        Args:
+            request: as for `admit`. One with ``deadline_ms`` waits until prefill must start; the rest of a
+                clamped answer does not wait.
+            now_s: monotonic seconds.
+            max_wait_ms: longest wait; the lane's target for the first token when None.
+
+        """
+        with self._lock:
+            now_s = self._advance(now_s)
+            ticket = self._gate.ticket(request, now_s)
+            wait_ms = ticket.lane.rule.ttft_target_ms if max_wait_ms is None else max_wait_ms
+            if request.deadline_ms is not None:
+                prefill_ms = self.rules.engine.prefill_s(request.prompt_tokens) * 1e3
+                left_ms = request.deadline_ms - prefill_ms
+                wait_ms = left_ms if max_wait_ms is None else min(left_ms, max_wait_ms)
+            return self._decide(ticket, 0.0 if request.continuation else wait_ms / 1e3, now_s)
+
+    def leave(self, ticket: Ticket, now_s: float) -> bool:
+        """Stop waiting: nothing is held or charged. False when it waits no longer: then it has an answer."""
+        with self._lock:
+            now_s = self._advance(now_s)
+            if not ticket.number:
+                return False
+            self._gate.leave(ticket, now_s)
+            give_turns(self._gate, now_s, self._answers)
+            return True
+
+    def advance(self, now_s: float) -> Answers:
+        """Let time pass; the tickets that were answered since the last call, each with its decision.
+
+        Call it after `settle`, `cancel`, `leave`, `enqueue` and `admit` while something waits, after the
+        engine was observed or the tightening moved, and when `next_due_s` has passed.
+        """
+        with self._lock:
+            now_s = self._advance(now_s)
+            give_turns(self._gate, now_s, self._answers)
+            answers, self._answers = self._answers, []
+            return answers
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """Seconds until `advance` has an answer, if nothing happens before; None while nothing waits."""
+        with self._lock:
+            now_s = self._advance(now_s)
+            if self._answers:
+                return 0.0
+            ends_s = self._gate.waiting.next_end_s()
+            if ends_s is None:
+                return None
+            return max(0.0, min(ends_s, self._gate.ledger.next_end_s) - now_s)
+
+    def set_tenant(self, tenant: str, limits: TenantLimits | None, now_s: float) -> None:
+        """Change a tenant's limits, or with None return it to the default; what it was charged stays."""
+        with self._lock:
+            wall_s = self._advance(now_s) + self._gate.wall_offset_s
+            self._gate.tenants.set(tenant, limits, wall_s)
 
     def settle(
-        self, reservation_id: str, output_tokens: int | None, now_s: float, ttft_ms: float | None = None
+        self,
+        reservation_id: str,
+        output_tokens: int | None,
+        now_s: float,
+        ttft_ms: float | None = None,
+        *,
+        learn: bool = True,
     ) -> bool:
         """Free the reservation of a request that ended, and learn from its output; False when it is unknown.
+
+        Its tenant is charged the prompt and the output; where that is unknown, what was expected stays.
 
         Args:
             reservation_id: from the decision.
             output_tokens: tokens generated, all answers together; None when unknown.
             now_s: monotonic seconds.
             ttft_ms: time to first token, where it was measured.
+            learn: the answer is as long as such answers are; False for one that was cut short.
 
         """
         with self._lock:
-            reservation = self._release(reservation_id, now_s)
+            gate, now_s = self._gate, self._advance(now_s)
+            reservation = gate.release(reservation_id, now_s)
             if reservation is None:
                 return False
-            if output_tokens is None or output_tokens <= 0:  # failed requests say nothing about output
+            known = output_tokens is not None and output_tokens >= 0
+            used = reservation.prompt_tokens + (output_tokens or 0) if known else None
+            gate.charge_really(reservation, used, now_s)
+            give_turns(gate, now_s, self._answers)
+            if not learn or output_tokens is None or output_tokens <= 0:  # failed: says nothing about output
                 self._unknown_outputs += 1
             else:
-                self._outputs.learn(
+                gate.outputs.learn(
                     reservation.flow, output_tokens / reservation.answers, reservation.limit_tokens
                 )
             if ttft_ms is not None:
-                lane = self._lanes.by_name[reservation.lane]
+                lane = gate.lanes.by_name[reservation.lane]
                 if ttft_ms <= lane.rule.ttft_target_ms:
                     lane.ttft_met += 1
                 else:
@@ -194,13 +175,19 @@ class Controller:
     def cancel(self, reservation_id: str, now_s: float) -> bool:
         """Free the reservation of a request that was left or never reached the engine; False when unknown."""
         with self._lock:
-            return self._release(reservation_id, now_s) is not None
+            gate, now_s = self._gate, self._advance(now_s)
+            reservation = gate.release(reservation_id, now_s)
+            if reservation is None:
+                return False
+            gate.charge_really(reservation, 0, now_s)
+            give_turns(gate, now_s, self._answers)
+            return True
 
     def renew(self, reservation_id: str, now_s: float) -> bool:
         """Start the lease of a stream that is still running anew; False when it is unknown."""
         with self._lock:
-            known = self._ledger.renew(reservation_id, self._advance(now_s))
-            self._unknown_reservations += not known
+            known = self._gate.ledger.renew(reservation_id, self._advance(now_s))
+            self._gate.unknown_reservations += not known
             return known
 
     def observe_engine(
@@ -228,14 +215,16 @@ class Controller:
         """
         with self._lock:
             now_s = self._advance(now_s)
-            self._backpressure.observe(
+            self._gate.backpressure.observe(
                 now_s, queue_depth=queue_depth, batch_tokens=batch_tokens, kv_miss_rate=kv_miss_rate
             )
-            self._overload.ladders.observe(now_s, self._tightening.level(now_s), queue_depth, gpu_util)
-            self._headroom.observe(
+            self._gate.overload.ladders.observe(
+                now_s, self._gate.tightening.level(now_s), queue_depth, gpu_util
+            )
+            self._gate.headroom.observe(
                 now_s, preemptions_per_s=preemptions_per_s, allocation_failures=allocation_failures
             )
-            self._resize(now_s)
+            self._gate.resize(now_s)
 
     def learn_engine(self, **readings: Unpack[EngineReadings]) -> None:
         """Learn from one sample of one engine what it can do; see `LearnedProfile.observe`."""
@@ -245,128 +234,58 @@ class Controller:
     def set_tightening(self, target: float, now_s: float) -> None:
         """Move the tightening towards ``target`` in [0, 1]; renew it while the alarm stands."""
         with self._lock:
-            self._tightening.set(target, self._advance(now_s))
+            self._gate.tightening.set(target, self._advance(now_s))
 
     def snapshot(self, now_s: float) -> Snapshot:
         """State of the controller for metrics."""
         with self._lock:
             now_s = self._advance(now_s)
-            return Snapshot(
-                capacity_tokens=self.rules.capacity,
-                usable_tokens=self._ledger.capacity_tokens,
-                held_tokens=self._ledger.held_tokens,
-                reservations=len(self._ledger),
-                backpressure=self._backpressure.score(self._ledger.held_tokens, now_s),
-                tightening=self._tightening.level(now_s),
-                tightening_target=self._tightening.target(now_s),
-                degradation=self._overload.ladders.step(now_s, self._tightening.level(now_s)),
-                lanes={name: self._lane_snapshot(lane, now_s) for name, lane in self._lanes.by_name.items()},
-                expired=self._expired,
-                unknown_reservations=self._unknown_reservations,
-                unknown_outputs=self._unknown_outputs,
-                unknown_lanes=self._unknown_lanes,
-                dropped_readings=self._backpressure.dropped
-                + self._tightening.ignored
-                + self._overload.ladders.dropped
-                + self._headroom.dropped
-                + self._learned.dropped,
-                flows=len(self._outputs),
-                evicted_flows=self._outputs.evicted,
-                kv_shrinks=self._headroom.shrinks,
-                continuations=len(self._overload.continuations),
-                unknown_continuations=self._overload.continuations.unknown,
-                unredeemed_continuations=self._overload.continuations.unredeemed,
-                engine=self._learned.profile,
-                decode_learned=self._learned.decode,
-                prefill_learned=self._learned.prefill,
-            )
+            return take_snapshot(self._gate, self._learned, self._unknown_outputs, now_s)
 
-    def _refusal(
-        self,
-        request: RequestFacts,
-        lane: Lane,
-        size: int,
-        tokens: int,
-        pressure: float,
-        tau: float,
-        step: int,
-        now_s: float,
-    ) -> tuple[Reason, float] | None:
-        """Reason to refuse and the tokens that must leave first; None to admit. Changes nothing.
-
-        ``size`` is what the request would take in calm, ``tokens`` what it takes now.
-        """
-        rules = self.rules
-        deadline_ms = request.deadline_ms
-        if deadline_ms is not None and rules.engine.prefill_s(request.prompt_tokens) * 1e3 > deadline_ms:
-            return "deadline", 0.0
-        if tokens > lane.most_tokens:
-            return "too_large", 0.0
-        protected = lane.rule.protected
-        if step and not protected and size > self.rules.degradation.most_request_tokens:
-            return "degraded", math.inf
-        over = self._ledger.held_tokens + tokens - self._ledger.capacity_tokens
-        if over > 0:
-            return "saturated", over
-        if protected:
-            return None
-        threshold = rules.hard_reject_above - rules.hard_reject_cut * tau
-        if pressure > threshold:
-            return "backpressure", self._backpressure.excess_tokens(pressure, threshold, now_s) + tokens
-        over_budget = self._lanes.overflow_tokens(lane, tokens, tau, now_s)
-        return ("lane_budget", over_budget) if over_budget > 0 else None
-
-    def _release(self, reservation_id: str, now_s: float) -> Reservation | None:
-        now_s = self._advance(now_s)
-        reservation = self._ledger.release(reservation_id)
-        if reservation is None:
-            self._unknown_reservations += 1
-        else:
-            self._lanes.give_back(self._lanes.by_name[reservation.lane], reservation.tokens, now_s)
-        return reservation
+    def _decide(self, ticket: Ticket, wait_s: float, now_s: float) -> Decision | Ticket:
+        gate = self._gate
+        tau, pressure = gate.tightening.level(now_s), gate.pressure(now_s)
+        refusal = gate.refusal(ticket, tau, pressure, now_s)
+        tightened = False
+        if refusal is not None:
+            tightened = tau > 0 and gate.refusal(ticket, 0.0, pressure, now_s) is None
+            if wait_s <= 0 or refusal[0] not in CAN_WAIT:
+                return gate.refuse(ticket, *refusal, tau, pressure, now_s, tightened=tightened)
+        elif not len(gate.waiting):
+            return gate.let_in(ticket, tau, pressure, now_s)
+        gate.wait(ticket, max(0.0, wait_s), now_s, calls_back=refusal is not None and not tightened)
+        if refusal is None:
+            before = len(self._answers)
+            give_turns(gate, now_s, self._answers)
+            for number in range(before, len(self._answers)):
+                if self._answers[number][0] is ticket:
+                    return self._answers.pop(number)[1]
+            if wait_s <= 0:
+                gate.waiting.remove(ticket)
+                return gate.refuse(ticket, "waiting_ahead", 0.0, tau, pressure, now_s, tightened=False)
+        last = gate.waiting.overflow(ticket, self.rules.max_waiting, self.rules.waiting_grace)
+        if last is not None:
+            gate.waiting.remove(last)
+            decision = gate.refuse(last, "queue_full", 0.0, tau, pressure, now_s, tightened=False)
+            if last is ticket:
+                return decision
+            self._answers.append((last, decision))
+        return ticket
 
     def _advance(self, now_s: float) -> float:
-        now_s = self._elapsed.at(now_s)
-        if self._shrunk:
-            self._resize(now_s)
-        for reservation in self._ledger.expired(now_s):
-            lane = self._lanes.by_name[reservation.lane]
-            self._lanes.expire(lane, reservation.tokens, reservation.expires_s)
-            self._expired += 1
+        gate, expired = self._gate, self._gate.expired
+        now_s = gate.at(now_s)
+        if len(gate.waiting):
+            for ticket in gate.waiting.expired(now_s):
+                self._answers.append((ticket, self._too_late(ticket, now_s)))
+            if gate.expired > expired:
+                give_turns(gate, now_s, self._answers)
         return now_s
 
-    def _resize(self, now_s: float) -> None:
-        """Let the capacity follow what can really be used of it."""
-        usable_tokens = round(self._headroom.share(now_s) * self.rules.capacity)
-        if usable_tokens != self._ledger.capacity_tokens:
-            self._shrunk = usable_tokens < self.rules.capacity
-            self._ledger.capacity_tokens = usable_tokens
-            self._lanes.resize(usable_tokens)
-            self._backpressure.resize(usable_tokens)
-
-    def _lane(self, name: str | None) -> Lane:
-        if name is None:
-            return self._lanes.by_name[DEFAULT_LANE]
-        lane = self._lanes.by_name.get(name)
-        if lane is None:
-            self._unknown_lanes += 1
-            return self._lanes.by_name[DEFAULT_LANE]
-        return lane
-
-    def _lane_snapshot(self, lane: Lane, now_s: float) -> LaneSnapshot:
-        return LaneSnapshot(
-            held_tokens=lane.held_tokens,
-            share_tokens=lane.share_tokens,
-            drain_tokens_per_s=lane.drain.rate(lane.held_tokens, now_s),
-            admitted=lane.admitted,
-            refused=dict(lane.refused),
-            tightened=lane.tightened,
-            ttft_met=lane.ttft_met,
-            ttft_missed=lane.ttft_missed,
-            saturation_requests=saturation_concurrency(
-                self._learned.profile,
-                REFERENCE_PROMPT_TOKENS,
-                REFERENCE_OUTPUT_TOKENS,
-                ttft_target_s=lane.rule.ttft_target_ms / 1e3,
-            ),
-        )
+    def _too_late(self, ticket: Ticket, now_s: float) -> Decision:
+        gate = self._gate
+        tau, pressure = gate.tightening.level(now_s), gate.pressure(now_s)
+        refusal = gate.refusal(ticket, tau, pressure, now_s)
+        backlog = refusal[1] if refusal else 0.0
+        tightened = tau > 0 and refusal is not None and gate.refusal(ticket, 0.0, pressure, now_s) is None
+        return gate.refuse(ticket, "wait_expired", backlog, tau, pressure, now_s, tightened=tightened)

@@ -6,16 +6,31 @@ from typing import Literal, NamedTuple
 
 from serving.controller.degradation import Pool
 
-Reason = Literal["deadline", "too_large", "degraded", "saturated", "backpressure", "lane_budget"]
-"""Why a request was refused, in the order in which the rules are asked."""
+Reason = Literal[
+    "deadline",
+    "too_large",
+    "tenant_quota",
+    "degraded",
+    "saturated",
+    "backpressure",
+    "lane_budget",
+    "waiting_ahead",
+    "queue_full",
+    "wait_expired",
+]
+"""Why a request was refused, in the order in which the rules are asked; then the three of waiting."""
 
 ADMITPERF_REASONS: Mapping[Reason, str] = {
     "deadline": "deadline_infeasible",
     "too_large": "predicted_length",
+    "tenant_quota": "tenant_quota",
     "degraded": "predicted_length",
     "saturated": "capacity_reserved",
     "backpressure": "queue_depth",
     "lane_budget": "capacity_reserved",
+    "waiting_ahead": "wait_estimate_exceeded",
+    "queue_full": "queue_depth",
+    "wait_expired": "wait_estimate_exceeded",
 }
 """The same in the vocabulary of AdmitPerf's decision log (https://pypi.org/project/admitperf/)."""
 

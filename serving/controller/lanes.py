@@ -101,25 +101,26 @@ class Lanes:
     def take(self, lane: Lane, tokens: int, now_s: float) -> None:
         """Hold ``tokens`` in the lane."""
         lane.drain.change(lane.held_tokens, now_s)
-        self._hold(lane, tokens)
+        self.hold(lane, tokens)
         lane.admitted += 1
 
     def give_back(self, lane: Lane, tokens: int, now_s: float) -> None:
         """Free ``tokens`` that a settled or cancelled request held."""
         lane.drain.change(lane.held_tokens, now_s, freed_tokens=tokens)
-        self._hold(lane, -tokens)
+        self.hold(lane, -tokens)
 
     def expire(self, lane: Lane, tokens: int, now_s: float) -> None:
         """Free ``tokens`` of a request that was never heard of again: nothing says that the engine did."""
         lane.drain.change(lane.held_tokens, now_s)
-        self._hold(lane, -tokens)
+        self.hold(lane, -tokens)
 
     def call_back(self, lane: Lane, tokens: int, until_s: float) -> None:
         """Stop loans until ``until_s`` where the lane was refused ``tokens`` within its own share."""
         if not lane.rule.protected and lane.held_tokens + tokens <= lane.share_tokens:
             lane.called_back_until_s = max(lane.called_back_until_s, until_s)
 
-    def _hold(self, lane: Lane, tokens: int) -> None:
+    def hold(self, lane: Lane, tokens: int) -> None:
+        """Count ``tokens`` as held, below 0 as free, by no request."""
         lane.held_tokens += tokens
         if not lane.rule.protected:
             self.shared_held_tokens += tokens

@@ -38,6 +38,17 @@ def jittered_ms(delay_s: float, random: Random) -> int:
     return math.ceil((delay_s + random.random() * spread_s) * 1_000)
 
 
+def quota_wait_ms(delay_s: float, random: Random) -> int:
+    """Milliseconds from ``delay_s`` upward by up to a sixth, at least a second and at most half a minute.
+
+    A quota is free again when its window says so, be it hours; many are at the same full hour.
+
+    >>> 600_000 <= quota_wait_ms(600.0, Random(1)) <= 630_000
+    True
+    """
+    return math.ceil((delay_s + random.random() * min(30.0, max(1.0, delay_s / 6.0))) * 1_000)
+
+
 class Returns:
     """Return times that one lane has given away.
 

@@ -1,6 +1,7 @@
 """The rules of admission: every number that an operator may set, checked when the controller is made."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from data.errors import InputError
@@ -8,6 +9,7 @@ from data.schema import LANES
 from serving.controller.degradation import DegradationRules
 from serving.controller.engine_model import H100, EngineProfile
 from serving.controller.kv_headroom import HeadroomRules
+from serving.controller.tenants import TenantLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,12 @@ class Rules:
         output_prior_tokens: expected output before anything was learned.
         output_quantile: quantile of the output tokens that a reservation covers.
         max_flows: (tenant, model) pairs whose outputs are remembered.
+        tenants: limits of tenants by name.
+        default_tenant: limits of all others, each for itself.
+        max_tenants: others that are remembered.
+        max_waiting: requests that may wait, in all lanes together.
+        waiting_grace: places beyond, for premium alone.
+        aged_after: share of its longest wait after which nothing passes a request any more.
         degradation: when an overloaded engine degrades requests, and how.
         headroom: how failures for want of KV blocks shrink the capacity.
 
@@ -78,6 +86,12 @@ class Rules:
     output_prior_tokens: int = 512
     output_quantile: float = 0.9
     max_flows: int = 50_000
+    tenants: Mapping[str, TenantLimits] = field(default_factory=dict)
+    default_tenant: TenantLimits = field(default_factory=TenantLimits)
+    max_tenants: int = 50_000
+    max_waiting: int = 5_000
+    waiting_grace: int = 250
+    aged_after: float = 0.5
     degradation: DegradationRules = field(default_factory=DegradationRules)
     headroom: HeadroomRules = field(default_factory=HeadroomRules)
 
@@ -86,7 +100,7 @@ class Rules:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"Rule {name} must be over 0 and finite; got {value!r}.")
-        for name in ("beta", "gamma", "hard_reject_above", "hard_reject_cut"):
+        for name in ("beta", "gamma", "hard_reject_above", "hard_reject_cut", "aged_after"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"Rule {name} must be in [0, 1]; got {getattr(self, name)!r}.")
         if self.hard_reject_cut > self.hard_reject_above:
@@ -94,6 +108,8 @@ class Rules:
                 "Rule hard_reject_cut must not be over hard_reject_above "
                 f"({self.hard_reject_above!r}); got {self.hard_reject_cut!r}."
             )
+        if not 0 <= self.waiting_grace < math.inf:
+            raise InputError(f"Rule waiting_grace must be 0 or more; got {self.waiting_grace!r}.")
         if not self.output_quantile < 1:
             raise InputError(f"Rule output_quantile must be in (0, 1); got {self.output_quantile!r}.")
         for name in LANES:
@@ -133,6 +149,8 @@ _OVER_ZERO = (
     "output_prior_tokens",
     "output_quantile",
     "max_flows",
+    "max_tenants",
+    "max_waiting",
 )
 
 

@@ -8,10 +8,12 @@ that nobody saves turns up.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
+from serving.controller.continuations import Continuation
+from serving.controller.decision import RequestFacts
 from serving.controller.lanes import Lane
 from serving.controller.outputs import OutputQuantile
 from serving.controller.tenants import Account, Charge
@@ -23,69 +25,82 @@ LEAST_WEIGHT = 0.01
 
 
 class Ticket:
-    """One waiting request. For callers it is a name to know it by.
+    """What one request asks for, and its place where it waits. For callers it is a name to know it by.
 
     Attributes:
-        lane: the lane that it waits in.
-        tokens: prompt and expected output.
-        since_s: when it came.
-        aged_s: from then on nothing behind it passes.
+        request: as it came.
+        rest: what it continues.
+        lane: the lane that it is judged in.
+        account: who pays.
+        flow: what its output will teach.
+        limit_tokens: limit on the output of one answer.
+        answers: answers asked for.
+        one: output expected of one answer.
+        size: prompt and all expected output.
+        tokens: those that it is judged by: less where an overloaded engine clamps answers.
+        charge: what its tenant was charged when it began to wait.
+        number: its number while it waits, else 0.
+        aged_s: from then on nothing that has its turn later passes it.
         until_s: then it is refused.
+        placed: the forecast alone holds it back this time; its place is kept.
 
     """
 
     __slots__ = (
+        "account",
         "aged_s",
         "answers",
         "charge",
-        "expected",
         "flow",
         "lane",
         "limit_tokens",
         "number",
-        "since_s",
+        "one",
+        "placed",
+        "request",
+        "rest",
+        "size",
         "tokens",
         "until_s",
     )
 
     def __init__(
         self,
+        request: RequestFacts,
+        rest: Continuation | None,
         lane: Lane,
-        tokens: int,
-        since_s: float,
-        aged_s: float,
-        until_s: float,
+        account: Account,
         flow: OutputQuantile,
         limit_tokens: int | None,
         answers: int,
-        expected: int,
-        charge: Charge,
+        one: int,
+        size: int,
+        tokens: int,
     ) -> None:
+        self.request = request
+        self.rest = rest
         self.lane = lane
-        self.tokens = tokens
-        self.since_s = since_s
-        self.aged_s = aged_s
-        self.until_s = until_s
+        self.account = account
         self.flow = flow
         self.limit_tokens = limit_tokens
         self.answers = answers
-        self.expected = expected
-        self.charge = charge
-        self.number = 0  # 0: it waits no longer
-
-    @property
-    def account(self) -> Account:
-        """Who pays."""
-        return self.charge.account
+        self.one = one
+        self.size = size
+        self.tokens = tokens
+        self.charge: Charge | None = None
+        self.number = 0
+        self.aged_s = self.until_s = 0.0
+        self.placed = False
 
 
 class _TenantQueue:
     """What one tenant has waiting in one lane, oldest first."""
 
-    __slots__ = ("account", "tickets")
+    __slots__ = ("account", "key", "tickets")
 
     def __init__(self, account: Account) -> None:
         self.account = account
+        self.key = -1.0  # of its entry in the heap; others are void
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
 
 
@@ -99,7 +114,7 @@ class LaneQueue:
         self._weight = max(lane.rule.weight, LEAST_WEIGHT)
         self._tickets: OrderedDict[int, Ticket] = OrderedDict()  # oldest first
         self._tenants: dict[Account, _TenantQueue] = {}
-        self._heap: list[tuple[float, int, _TenantQueue]] = []  # each tenant that waits once, and ended ones
+        self._heap: list[tuple[float, int, _TenantQueue]] = []  # each tenant that waits once, and void ones
         self._floor = 0.0  # counter of the tenant that went last
 
     def __len__(self) -> int:
@@ -134,12 +149,19 @@ class LaneQueue:
         account.virtual[self.lane.name] = virtual + tokens / account.limits.weight
         self.virtual += tokens / self._weight
 
+    def uncount(self, account: Account, tokens: float) -> None:
+        """Take back what was counted for a tenant that waits, and with it its place."""
+        self.count(account, -tokens)
+        queue = self._tenants.get(account)
+        if queue is not None and queue.key != account.virtual[self.lane.name]:
+            self._push(queue)
+
     def newest(self) -> Ticket:
         """The ticket that came last."""
         return next(reversed(self._tickets.values()))
 
-    def in_turn(self) -> Iterator[Ticket]:
-        """Tickets in turn, until 16 were passed: one that isn't taken out before the next is asked for is.
+    def in_turn(self) -> Generator[Ticket, None, None]:
+        """Tickets in turn, until 16 were passed: not taken out, or placed, before the next is asked for.
 
         Close it when done: those who stayed keep their place.
         """
@@ -147,9 +169,13 @@ class LaneQueue:
         try:
             while self._heap and looks > 0:
                 counter, _, queue = heappop(self._heap)
-                for ticket in tuple(islice(queue.tickets.values(), looks)):
+                if counter != queue.key:
+                    continue
+                queue.key = -1.0
+                unplaced = (ticket for ticket in queue.tickets.values() if not ticket.placed)
+                for ticket in tuple(islice(unplaced, looks)):
                     yield ticket
-                    if not ticket.number:
+                    if not ticket.number or ticket.placed:
                         self._floor = max(self._floor, counter)
                         break
                     looks -= 1
@@ -162,9 +188,9 @@ class LaneQueue:
                 self._push(queue)
 
     def _least(self) -> float:
-        """Least counter of those who wait; of the last who did, where nobody waits."""
+        """Least counter of those who wait; of the last who went, where nobody waits."""
         heap = self._heap
-        while heap and not heap[0][-1].tickets:
+        while heap and not _stands(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else self._floor
 
@@ -172,10 +198,14 @@ class LaneQueue:
         if not queue.tickets:
             return
         if len(self._heap) > 2 * len(self._tenants) + 64:  # many left before their turn
-            self._heap = [entry for entry in self._heap if entry[-1].tickets]
+            self._heap = [entry for entry in self._heap if _stands(entry)]
             heapify(self._heap)
-        first = next(iter(queue.tickets))
-        heappush(self._heap, (queue.account.virtual[self.lane.name], first, queue))
+        queue.key = queue.account.virtual[self.lane.name]
+        heappush(self._heap, (queue.key, next(iter(queue.tickets)), queue))
+
+
+def _stands(entry: tuple[float, int, _TenantQueue]) -> bool:
+    return bool(entry[-1].tickets) and entry[0] == entry[-1].key
 
 
 class Waiting:
@@ -191,7 +221,7 @@ class Waiting:
         return self._count
 
     def add(self, ticket: Ticket) -> None:
-        """Let a request wait."""
+        """Let a ticket wait until its deadline."""
         self._issued += 1
         ticket.number = self._issued
         queue = self.by_lane[ticket.lane.name]
@@ -202,7 +232,7 @@ class Waiting:
         self._count += 1
         heappush(self._ends, (ticket.until_s, ticket.number, ticket))
         if len(self._ends) > 2 * self._count + 64:
-            self._ends = [end for end in self._ends if end[-1].number]
+            self._ends = [end for end in self._ends if end[-1].number == end[1]]
             heapify(self._ends)
 
     def remove(self, ticket: Ticket) -> None:
@@ -211,16 +241,29 @@ class Waiting:
         ticket.number = 0
         self._count -= 1
 
+    def overflow(self, ticket: Ticket, most: int, grace: int) -> Ticket | None:
+        """Who has to go when ``ticket`` came last and more than ``most`` wait; None when nobody has to.
+
+        The newest of the lowest lane that has more than its weight of the places. A protected lane is not
+        touched; where only it has more, it may take ``grace`` places beyond, and then the last one goes.
+        """
+        if self._count <= most:
+            return None
+        for queue in reversed(self.by_lane.values()):
+            if not queue.lane.rule.protected and len(queue) > queue.lane.rule.weight * most:
+                return queue.newest()
+        return None if ticket.lane.rule.protected and self._count <= most + grace else ticket
+
     def expired(self, now_s: float) -> Iterator[Ticket]:
-        """Take out and yield the requests whose deadline has come, in order of their deadlines."""
+        """Take out and yield the tickets whose deadline has come, in order of their deadlines."""
         while self._ends and self._ends[0][0] <= now_s:
-            ticket = heappop(self._ends)[-1]
-            if ticket.number:
+            _, number, ticket = heappop(self._ends)
+            if ticket.number == number:
                 self.remove(ticket)
                 yield ticket
 
     def next_end_s(self) -> float | None:
         """The next deadline; None when nothing waits."""
-        while self._ends and not self._ends[0][-1].number:
+        while self._ends and self._ends[0][-1].number != self._ends[0][1]:
             heappop(self._ends)
         return self._ends[0][0] if self._ends else None
