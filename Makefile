@@ -8,7 +8,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types layers unit constraints clean bench-%
+.PHONY: help setup demo test lint format types layers unit constraints clean bench-eviction bench-%
 
 help: ## Show this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ layers: $(READY) ## Import contracts
 unit: $(READY) ## Tests, in parallel
 	@echo "== tests"
 	@$(RUN)/python -m pytest --numprocesses auto --dist worksteal
+
+bench-eviction: $(READY) ## KV-cache eviction against textbook caches; TRACE=path takes a trace with hash_ids
+	@$(RUN)/python tests/bench/bench_eviction.py $(TRACE) $(ARGS)
 
 bench-%: $(READY) ## Benchmark: bench-ingest, bench-telemetry, bench-decide, bench-forecast
 	@$(RUN)/python tests/bench/bench_$*.py $(ARGS)
