@@ -106,6 +106,7 @@ class OnlineFeatures:
         self._cumulative = np.zeros((len(CHANNELS), RING_S), dtype=np.int64)
         # Entry t / TICK_S mod RING_TICKS holds tick t's highest load over its baseline.
         self._ratios = np.full(RING_TICKS, np.nan)
+        self._latest = 0, self._level(0)  # the last tick that closed, and its level
 
     @property
     def late(self) -> int:
@@ -226,34 +227,38 @@ class OnlineFeatures:
             learned.hour(t_s)
         if t_s % TICK_S == 0:
             highest = self._loads(t_s - TICK_S, t_s).max() / LOAD_WINDOW_S
-            self._ratios[t_s // TICK_S % RING_TICKS] = highest / self._level(t_s)[0, 0]
+            self._latest = t_s, self._level(t_s)
+            self._ratios[t_s // TICK_S % RING_TICKS] = highest / self._latest[1][0, 0]
         self._past.close(learned)
 
     def _before(self, t_s: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each channel's sum over all seconds before each of ``t_s``."""
         return self._cumulative[:, np.maximum(t_s, 0) % RING_S]
 
+    def _work_before(self, t_s: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.asarray(self._cumulative[_WORK, np.maximum(t_s, 0) % RING_S])
+
     def _level(self, t_s: int) -> NDArray[np.float64]:
         """Baseline known at a tick and the median in it, (2, 1)."""
         hour_end = max(t_s - BASELINE_LAG_S, 0)
-        hour = self._before(np.array([hour_end, hour_end - MEAN_WINDOW_S]))[_WORK]
+        hour = self._work_before(np.array([hour_end, hour_end - MEAN_WINDOW_S]))
         median = np.nan
         if hour_end >= MIN_HISTORY_S:
-            loads = self._loads(max(hour_end - MEDIAN_WINDOW_S, 0), hour_end)
-            median = float(np.median(loads)) / LOAD_WINDOW_S
+            loads = np.sort(self._loads(max(hour_end - MEDIAN_WINDOW_S, 0), hour_end))
+            median = (loads[(len(loads) - 1) // 2] + loads[len(loads) // 2]) / 2.0 / LOAD_WINDOW_S
         return baseline_of(np.array([median]), hour[:1] - hour[1:], np.array([t_s]))
 
     def _loads(self, first_s: int, until_s: int) -> NDArray[np.int64]:
         """Work of the 10 s that end with each of the seconds [first, until)."""
         ends = np.arange(first_s, until_s) + 1
-        return np.asarray(self._before(ends)[_WORK] - self._before(ends - LOAD_WINDOW_S)[_WORK])
+        return np.asarray(self._work_before(ends) - self._work_before(ends - LOAD_WINDOW_S))
 
     def _known(self, t_s: int) -> Known:
         now = self._before(np.array([t_s]))
         edges = self._before(t_s - LAG_S * np.arange(LAGS + 1))[_WORK]
         at = t_s // TICK_S - _CYCLES[:, None, None] + _AHEAD
         ratios = np.where(at >= 0, self._ratios[at % RING_TICKS], np.nan)
-        level = self._level(t_s)
+        level = self._latest[1] if self._latest[0] == t_s else self._level(t_s)
         ticks, sums = np.array([t_s]), (now - self._before(t_s - _WINDOWS))[:, :, None]
         learned = self._learned
         ended = np.array(learned.ended) - np.array(learned.ended_by_hour[day_before(t_s)])

@@ -268,11 +268,7 @@ def _season_columns(seasons: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     seen = ~np.isnan(seasons)
     logs = np.where(seen, np.log(np.where(seen, seasons, 1.0) + 0.1), 0.0)
     bursts = seasons > RATIO
-    columns: list[NDArray[np.float64]] = []
-    start = 0
-    for cycles in CYCLES:
-        season = slice(start, start + cycles)
-        start += cycles
-        count = np.maximum(seen[season].sum(axis=0), 1)
-        columns += [logs[season].sum(axis=0) / count, bursts[season].sum(axis=0) / count]
-    return columns
+    starts = np.cumsum((0, *CYCLES[:-1]))
+    known, logs, bursts = (np.add.reduceat(each, starts, dtype=np.float64) for each in (seen, logs, bursts))
+    both = np.stack([logs, bursts], axis=1) / np.maximum(known, 1.0)[:, None]
+    return [both.reshape(-1, both.shape[-1])]
