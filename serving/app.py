@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from data.live import otlp
 from data.live.otlp_body import BodyError
 from models.bundle import Bundle
-from serving import problems
+from serving import problems, views
 from serving.clock import Clock
 from serving.messages import (
     AdmitRequest,
@@ -147,14 +147,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
             decision = service.admit(request)
         if decision.reservation_id is None:
             return refusal(decision, request.prompt_tokens)
-        return AdmitResponse(
-            reservation_id=decision.reservation_id,
-            lane=decision.lane,
-            expected_output_tokens=decision.expected_output_tokens,
-            tightening=decision.tightening,
-            backpressure=decision.backpressure,
-            lease_s=settings.rules.lease_s,
-        )
+        return views.admitted(decision, settings.rules.lease_s)
 
     @app.post("/v1/settle", responses=PROBLEMS)
     async def settle(request: SettleRequest) -> SettleResponse:

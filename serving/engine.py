@@ -12,7 +12,15 @@ from serving.messages import EngineSample
 from serving.offered import AHEAD_S, US
 from serving.telemetry import Fault
 
-READINGS = ("queue_depth", "batch_tokens", "kv_cache_hit_rate", "kv_cache_usage", "gpu_util")
+READINGS = (
+    "queue_depth",
+    "batch_tokens",
+    "kv_cache_hit_rate",
+    "kv_cache_usage",
+    "gpu_util",
+    "preemptions_per_s",
+    "kv_allocation_failures",
+)
 _SCRAPED = {
     "queue_depth": "waiting",
     "kv_cache_hit_rate": "prefix_hit_rate",
@@ -50,11 +58,25 @@ class Engine:
         for sample in samples:
             self._scraped[sample.source, sample.engine] = sample
             if sample.state == "ok":
+                self.controller.learn_engine(
+                    running=sample.running,
+                    waiting=sample.waiting,
+                    output_tokens_per_s=sample.output_tokens_per_s,
+                    tpot_mean_s=sample.tpot_mean_s,
+                    ttft_mean_s=sample.ttft_mean_s,
+                    queue_time_mean_s=sample.queue_time_mean_s,
+                    prompt_tokens_per_s=sample.prompt_tokens_per_s,
+                    requests_per_s=sample.requests_per_s,
+                    prefix_hit_rate=sample.prefix_hit_rate,
+                )
                 told = {name: getattr(sample, name) for name in FEATURES}
                 self.state.read(sample.at_us, sample.source, sample.engine, **told)
         oldest_us = now_us - self._stale_us()
         self._scraped = {key: sample for key, sample in self._scraped.items() if sample.at_us >= oldest_us}
-        self._observe(now_us, now_s)
+        # Only what this scrape brought: preemptions that were told before must not count again.
+        lost = [sample.preemptions_per_s for sample in samples if sample.state == "ok"]
+        known = [per_s for per_s in lost if per_s is not None]
+        self._observe(now_us, now_s, preemptions_per_s=sum(known) if known else None)
 
     def fleet(self, now_us: int) -> Fleet:
         """What the scraped engines say together; engines without a fresh sample are not in it."""
@@ -91,7 +113,12 @@ class Engine:
             waiting=None if sample.queue_depth is None else round(sample.queue_depth),
             kv_cache_usage=sample.kv_cache_usage,
         )
-        self._observe(now_us, now_s)
+        self._observe(
+            now_us,
+            now_s,
+            preemptions_per_s=sample.preemptions_per_s,
+            allocation_failures=sample.kv_allocation_failures,
+        )
         return None
 
     def reading(self, name: str, now_us: int) -> float | None:
@@ -103,7 +130,14 @@ class Engine:
         told: float | None = getattr(self.fleet(now_us), scraped)
         return told
 
-    def _observe(self, now_us: int, now_s: float) -> None:
+    def _observe(
+        self,
+        now_us: int,
+        now_s: float,
+        *,
+        preemptions_per_s: float | None = None,
+        allocation_failures: float | None = None,
+    ) -> None:
         """Hand what is known to the controller."""
         rules, pushed = self.controller.rules, self._pushed(now_us)
         # A scraped queue is counted against the rules' capacity, whatever is pushed beside it.
@@ -118,6 +152,9 @@ class Engine:
                 rules.max_batch_tokens or rules.capacity,
             ),
             kv_miss_rate=None if hit is None else 1.0 - hit,
+            gpu_util=self.reading("gpu_util", now_us),
+            preemptions_per_s=preemptions_per_s,
+            allocation_failures=allocation_failures,
         )
 
     def _pushed(self, now_us: int) -> EngineSample:

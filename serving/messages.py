@@ -61,11 +61,27 @@ class AdmitRequest(_Message):
     max_tokens: Limit | None = Field(None, description="Client's limit on output tokens.")
     max_completion_tokens: Limit | None = Field(None, description="The newer name of max_tokens.")
     n: int = Field(1, ge=1, le=128, strict=True, description="Answers asked for.")
+    cached_tokens: Tokens | None = Field(None, description="Prompt tokens that are expected in cache.")
+    continuation: Name | None = Field(
+        None, description="Handle of a clamped answer, when its rest is asked for: one request, not two."
+    )
     deadline_ms: float | None = Field(
         None, gt=0, description="Time to first token after which the answer is worthless to the client."
     )
     request_id: Name | None = Field(None, description="The gateway's name for the request.")
     log_type: Name | None = Field(None, description="The source's own mark, such as 'search'.")
+
+
+class Degraded(_Message):
+    """What an overloaded engine asks of an admitted request."""
+
+    step: int = Field(description="1 clamps, 2 swaps models too, 3 routes to pools too; 0 ends an answer.")
+    clamp_output_tokens: int | None = Field(description="Set the output limit of one answer to this.")
+    continuation: str | None = Field(
+        description="Hand it to the client with the clamped answer; it asks for the rest with it."
+    )
+    model: str | None = Field(description="Smaller model to send it to.")
+    pool: Literal["hot", "cold"] | None = Field(description="Pool to send it to.")
 
 
 class AdmitResponse(_Message):
@@ -78,6 +94,7 @@ class AdmitResponse(_Message):
     tightening: float = Field(description="Level in [0, 1] that the forecast applies to the rules.")
     backpressure: float = Field(description="B in [0, 1], over those of its terms that are known.")
     lease_s: float = Field(description="Unsettled, the reservation is released after this time.")
+    degraded: Degraded | None = Field(None, description="How to send it on; null sends it as it is.")
 
 
 class OpenAIError(_Message):
@@ -126,7 +143,13 @@ class EngineSample(_Message):
     max_batch_tokens: Capacity | None = Field(None, description="Tokens that the batch can hold.")
     kv_cache_hit_rate: Share | None = Field(None, description="Share of prompt tokens found in cache.")
     kv_cache_usage: Share | None = Field(None, description="Share of KV blocks in use; shown in /metrics.")
-    gpu_util: Share | None = Field(None, description="Share of time the GPU was busy; shown in /metrics.")
+    gpu_util: Share | None = Field(None, description="Share of time the GPU was busy.")
+    preemptions_per_s: Count | None = Field(
+        None, description="Requests that lost their KV blocks since the sample before."
+    )
+    kv_allocation_failures: Count | None = Field(
+        None, description="Counter of allocations that found no KV blocks; it may restart."
+    )
 
 
 class Arrived(_Message):

@@ -95,6 +95,8 @@ class Service:
             request.max_completion_tokens,
             request.n,
             deadline_ms=request.deadline_ms,
+            cached_tokens=request.cached_tokens,
+            continuation=request.continuation,
         )
         decision = self.controller.admit(facts, now_s)
         offer = self.offered.arrive(

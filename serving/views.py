@@ -8,6 +8,7 @@ from models.guard.tripwire import TRIPS_AT, TripWire
 from serving import messages
 from serving.clock import Clock
 from serving.controller.decide import Controller
+from serving.controller.decision import Decision
 from serving.metering import MATURE_S
 from serving.metrics import Gauges
 from serving.offered import US
@@ -86,6 +87,35 @@ def report(predictor: Predictor, clock: Clock) -> messages.ReportResponse:
     )
 
 
+def admitted(decision: Decision, lease_s: float) -> messages.AdmitResponse:
+    """The answer to a request that may go to the engine.
+
+    Raises:
+        ValueError: when the decision refused.
+
+    """
+    if decision.reservation_id is None:
+        raise ValueError("a refused request has no reservation")
+    degraded = None
+    if decision.degradation or decision.clamp_output_tokens is not None:
+        degraded = messages.Degraded(
+            step=decision.degradation,
+            clamp_output_tokens=decision.clamp_output_tokens,
+            continuation=decision.continuation,
+            model=decision.model,
+            pool=decision.pool,
+        )
+    return messages.AdmitResponse(
+        reservation_id=decision.reservation_id,
+        lane=decision.lane,
+        expected_output_tokens=decision.expected_output_tokens,
+        tightening=decision.tightening,
+        backpressure=decision.backpressure,
+        lease_s=lease_s,
+        degraded=degraded,
+    )
+
+
 def ready(predictor: Predictor, clock: Clock, lake: str | None) -> messages.ReadyResponse:
     """What decides; the rules alone are enough to be ready."""
     status = predictor.status(clock.wall_us(), clock.monotonic_s())
@@ -112,6 +142,27 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
         "tidegate_backpressure": ("B in [0, 1], over its known terms.", gate.backpressure),
         "tidegate_held_tokens": ("Tokens reserved.", float(gate.held_tokens)),
         "tidegate_capacity_tokens": ("Tokens that may be reserved.", float(gate.capacity_tokens)),
+        "tidegate_usable_tokens": (
+            "Those of them that failures for want of KV blocks leave.",
+            float(gate.usable_tokens),
+        ),
+        "tidegate_degradation_step": ("Step of the ladder, 0 to 3.", float(gate.degradation)),
+        "tidegate_open_continuations": (
+            "Clamped answers whose rest may be asked for.",
+            float(gate.continuations),
+        ),
+        "tidegate_unknown_continuations": (
+            "Requests that named a continuation which does not stand.",
+            float(gate.unknown_continuations),
+        ),
+        "tidegate_decode_learned": (
+            "The engine's decode steps are known from its own samples.",
+            float(gate.decode_learned.enough),
+        ),
+        "tidegate_prefill_learned": (
+            "The engine's prefill is known from its own samples.",
+            float(gate.prefill_learned.enough),
+        ),
         "tidegate_open_reservations": ("Admitted and not settled.", float(gate.reservations)),
         "tidegate_expired_reservations": ("Ran out of lease.", float(gate.expired)),
         "tidegate_p_onset": ("Probability of an onset within 60 s.", seen.p_onset),

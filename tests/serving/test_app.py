@@ -90,12 +90,41 @@ def test_an_admitted_request_holds_tokens_until_it_is_settled_once(client: Clien
         "tightening": 0.0,
         "backpressure": 0.0,
         "lease_s": 120.0,
+        "degraded": None,
     }
     assert client.metric("tidegate_held_tokens") == 1_512
     settlements = [client.settle(reservation_id=body["reservation_id"]).json() for _ in range(2)]
     assert settlements == [{"settled": True}, {"settled": False}]
     assert client.metric("tidegate_held_tokens") == 0
     assert client.metric('tidegate_admitted_total{lane="premium"}') == 1
+
+
+def test_an_overloaded_engine_clamps_an_answer_and_its_rest_is_the_same_request(client: Client) -> None:
+    client.telemetry([{"queue_depth": 0, "gpu_util": 0.95}])
+    assert client.metric("tidegate_degradation_step") == 1
+    first = client.admit(tenant="acme", lane="batch", max_tokens=1_500).json()
+    handle = first["degraded"].pop("continuation")
+    assert first["degraded"] == {"step": 1, "clamp_output_tokens": 1_024, "model": None, "pool": None}
+    assert client.metric("tidegate_open_continuations") == 1
+
+    rest = client.admit(tenant="acme", prompt_tokens=2_024, max_tokens=1_500, continuation=handle).json()
+    assert (rest["lane"], rest["degraded"]["clamp_output_tokens"]) == ("batch", 476)
+    again = client.admit(tenant="acme", continuation=handle).json()
+    assert again["lane"] == "standard"
+    assert client.metric("tidegate_unknown_continuations") == 1
+
+
+def test_a_very_large_request_is_told_to_come_back_in_calm(client: Client) -> None:
+    client.telemetry([{"gpu_util": 0.95}])
+    refused = client.admit(prompt_tokens=32_000)
+    assert (refused.status_code, refused.headers["x-tidegate-reason"]) == (429, "degraded")
+    assert int(refused.headers["retry-after"]) >= 29
+
+
+def test_preemptions_that_an_engine_tells_shrink_what_may_be_held(client: Client) -> None:
+    client.telemetry([{"preemptions_per_s": 0.5, "kv_allocation_failures": 0}])
+    assert client.metric("tidegate_usable_tokens") == 90_000
+    assert client.metric("tidegate_capacity_tokens") == 100_000
 
 
 def test_the_larger_limit_counts_and_each_answer_of_n(client: Client) -> None:

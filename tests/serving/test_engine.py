@@ -119,6 +119,48 @@ def test_the_capacity_of_a_pushed_queue_does_not_rescale_a_scraped_one():
     assert pressure(gate) == pytest.approx(0.8 * 0.5)
 
 
+def usable(gate: Engine, now_s: float) -> int:
+    return gate.controller.snapshot(now_s).usable_tokens
+
+
+def test_scraped_preemptions_shrink_what_may_be_held_once_for_each_time_that_they_are_told():
+    gate, capacity = engine(), QUEUE_RULES.capacity
+    gate.scraped([sample("0", preemptions_per_s=0.4), sample("1")], NOW_US, 0.0)
+    assert usable(gate, 0.0) == round(0.9 * capacity)
+    gate.scraped([sample("9", source="other")], NOW_US + 6_000_000, 6.0)
+    gate.take(EngineSample(queue_depth=1), NOW_US + 12_000_000, 12.0)
+    assert usable(gate, 12.0) == round(0.9 * capacity)
+
+
+def test_preemptions_that_a_scrape_does_not_know_are_not_zero():
+    gate = engine()
+    gate.scraped([sample(preemptions_per_s=0.4)], NOW_US, 0.0)
+    before = usable(gate, 0.0)
+    for state in ("ok", "suspect", "failed"):
+        gate.scraped([sample(state=state, preemptions_per_s=None)], NOW_US + 6_000_000, 6.0)
+    assert usable(gate, 6.0) == before
+    gate.scraped([sample(preemptions_per_s=0.0)], NOW_US + 12_000_000, 12.0)
+    assert usable(gate, 12.0) > before
+
+
+def test_a_pushed_gpu_that_is_busy_degrades():
+    gate = engine(Rules())
+    gate.take(EngineSample(gpu_util=0.93), NOW_US, 0.0)
+    assert gate.controller.snapshot(0.0).degradation == 1
+
+
+def test_scraped_engines_teach_what_an_engine_can_do():
+    gate = engine(Rules())
+    for second in range(0, 1_000, 5):
+        at_us = NOW_US + second * 1_000_000
+        engines = [sample("0", running=10, tpot_mean_s=0.06), sample("1", running=100, tpot_mean_s=0.09)]
+        gate.scraped([replace(one, at_us=at_us) for one in engines], at_us, float(second))
+    state = gate.controller.snapshot(1_000.0)
+    assert state.decode_learned.enough
+    assert state.engine.decode_step_s(10) == pytest.approx(0.06, rel=0.1)
+    assert state.engine.decode_step_s(100) == pytest.approx(0.09, rel=0.1)
+
+
 def test_a_pushed_sample_that_has_aged_gives_way_to_the_scraped_ones():
     gate = engine()
     gate.take(EngineSample(queue_depth=99), NOW_US, 0.0)
