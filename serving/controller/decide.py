@@ -157,7 +157,8 @@ class Controller:
             known = output_tokens is not None and output_tokens >= 0
             used = reservation.prompt_tokens + (output_tokens or 0) if known else None
             gate.charge_really(reservation, used, now_s)
-            give_turns(gate, now_s, self._answers)
+            if gate.waiting.count:
+                give_turns(gate, now_s, self._answers)
             if not learn or output_tokens is None or output_tokens <= 0:  # failed: says nothing about output
                 self._unknown_outputs += 1
             else:
@@ -251,7 +252,7 @@ class Controller:
             tightened = tau > 0 and gate.refusal(ticket, 0.0, pressure, now_s) is None
             if wait_s <= 0 or refusal[0] not in CAN_WAIT:
                 return gate.refuse(ticket, *refusal, tau, pressure, now_s, tightened=tightened)
-        elif not len(gate.waiting):
+        elif not gate.waiting.count:
             return gate.let_in(ticket, tau, pressure, now_s)
         gate.wait(ticket, max(0.0, wait_s), now_s, calls_back=refusal is not None and not tightened)
         if refusal is None:
@@ -275,7 +276,7 @@ class Controller:
     def _advance(self, now_s: float) -> float:
         gate, expired = self._gate, self._gate.expired
         now_s = gate.at(now_s)
-        if len(gate.waiting):
+        if gate.waiting.count:
             for ticket in gate.waiting.expired(now_s):
                 self._answers.append((ticket, self._too_late(ticket, now_s)))
             if gate.expired > expired:

@@ -125,9 +125,8 @@ class Gate:
             tau = pressure = 0.0
         protected = lane.rule.protected
         if (
-            self.overload.degraded
+            ticket.size > rules.degradation.most_request_tokens
             and not protected
-            and ticket.size > rules.degradation.most_request_tokens
             and self.step(ticket, tau, now_s)
         ):
             return "degraded", math.inf
@@ -253,11 +252,11 @@ class Gate:
         return reservation
 
     def charge_really(self, reservation: Reservation, used_tokens: int | None, now_s: float) -> None:
-        """Charge what a reservation that ended really used; None is unknown and changes nothing."""
+        """Charge what a reservation that ended really used; None is unknown: what was expected stays."""
         charge = reservation.charge
         if charge is None:
             return
-        used = charge.tokens if used_tokens is None else used_tokens
+        used = reservation.tokens if used_tokens is None else used_tokens
         self.tenants.settle(charge, used, now_s + self.wall_offset_s)
         if reservation.contended and used_tokens is not None:
             self.waiting.by_lane[reservation.lane].count(charge.account, used - reservation.tokens)

@@ -37,6 +37,11 @@ class TenantLimits:
     lane: str = "standard"
     closed: bool = False
 
+    @property
+    def limited(self) -> bool:
+        """Whether anything of it may be refused."""
+        return self.closed or self.hourly is not None or self.daily is not None
+
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
             raise InputError(f"Tenant weight must be over 0 and finite; got {self.weight!r}.")
@@ -47,7 +52,7 @@ class TenantLimits:
 class Account:
     """One tenant's limits and charges."""
 
-    __slots__ = ("configured", "day", "hour", "limits", "name", "open", "virtual")
+    __slots__ = ("configured", "day", "hour", "limited", "limits", "name", "open", "uncharged", "virtual")
 
     def __init__(self, name: str | None, limits: TenantLimits, configured: bool, wall_s: float) -> None:
         self.name = name
@@ -55,12 +60,16 @@ class Account:
         self.configured = configured
         self.hour = Window(HOUR_S, limits.hourly, wall_s)
         self.day = Window(DAY_S, limits.daily, wall_s)
+        self.limited = limits.limited
+        self.uncharged = Charge(self, 0, 0, 0, 0, 0)
         self.open = 0
         self.virtual: dict[str, float] = {}  # tokens over weight that each lane gave it while others waited
 
     def wait_s(self, tokens: int, wall_s: float) -> float:
         """Seconds until its quotas have room for ``tokens``; 0 now, infinite where they never will have."""
         limits = self.limits
+        if not self.limited:
+            return 0.0
         if limits.closed:
             return math.inf
         wait_s = 0.0
@@ -116,6 +125,7 @@ class Tenants:
         self._unconfigured += (limits is None) - (not account.configured)
         account.configured = limits is not None
         account.limits = limits or self._default
+        account.limited = account.limits.limited
         account.hour.set(account.limits.hourly, wall_s)
         account.day.set(account.limits.daily, wall_s)
         self._idle.pop(name, None)
@@ -123,10 +133,12 @@ class Tenants:
             self._idle[name] = account
 
     def charge(self, account: Account, tokens: int, wall_s: float) -> Charge:
-        """Charge a request that is let in, or starts to wait."""
+        """Charge a request that is let in or starts to wait; one without limits is charged once settled."""
         if not account.open:
             self._idle.pop(account.name, None)
         account.open += 1
+        if not account.limited:
+            return account.uncharged
         return Charge(account, tokens, *account.hour.take(tokens, wall_s), *account.day.take(tokens, wall_s))
 
     def settle(self, charge: Charge, used_tokens: int, wall_s: float) -> None:

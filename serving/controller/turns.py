@@ -17,7 +17,7 @@ Answers = list[tuple[Ticket, Decision]]
 
 def give_turns(gate: Gate, now_s: float, answers: Answers) -> None:
     """Let in all that wait and may go; their decisions are added to ``answers``."""
-    if not len(gate.waiting):
+    if not gate.waiting.count:
         return
     round_ = _Round(gate, now_s, answers)
     try:

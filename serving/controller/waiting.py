@@ -209,16 +209,13 @@ def _stands(entry: tuple[float, int, _TenantQueue]) -> bool:
 
 
 class Waiting:
-    """All that waits, in its lanes."""
+    """All that waits, ``count`` requests, in its lanes."""
 
     def __init__(self, lanes: list[Lane]) -> None:
         self.by_lane = {lane.name: LaneQueue(lane) for lane in lanes}
         self._issued = 0
-        self._count = 0
+        self.count = 0
         self._ends: list[tuple[float, int, Ticket]] = []  # by deadline, and tickets that went before it
-
-    def __len__(self) -> int:
-        return self._count
 
     def add(self, ticket: Ticket) -> None:
         """Let a ticket wait until its deadline."""
@@ -229,9 +226,9 @@ class Waiting:
             others = [other.virtual for other in self.by_lane.values() if len(other)]
             queue.virtual = max(queue.virtual, min(others, default=queue.virtual))
         queue.add(ticket)
-        self._count += 1
+        self.count += 1
         heappush(self._ends, (ticket.until_s, ticket.number, ticket))
-        if len(self._ends) > 2 * self._count + 64:
+        if len(self._ends) > 2 * self.count + 64:
             self._ends = [end for end in self._ends if end[-1].number == end[1]]
             heapify(self._ends)
 
@@ -239,7 +236,7 @@ class Waiting:
         """Let it wait no longer."""
         self.by_lane[ticket.lane.name].remove(ticket)
         ticket.number = 0
-        self._count -= 1
+        self.count -= 1
 
     def overflow(self, ticket: Ticket, most: int, grace: int) -> Ticket | None:
         """Who has to go when ``ticket`` came last and more than ``most`` wait; None when nobody has to.
@@ -247,12 +244,12 @@ class Waiting:
         The newest of the lowest lane that has more than its weight of the places. A protected lane is not
         touched; where only it has more, it may take ``grace`` places beyond, and then the last one goes.
         """
-        if self._count <= most:
+        if self.count <= most:
             return None
         for queue in reversed(self.by_lane.values()):
             if not queue.lane.rule.protected and len(queue) > queue.lane.rule.weight * most:
                 return queue.newest()
-        return None if ticket.lane.rule.protected and self._count <= most + grace else ticket
+        return None if ticket.lane.rule.protected and self.count <= most + grace else ticket
 
     def expired(self, now_s: float) -> Iterator[Ticket]:
         """Take out and yield the tickets whose deadline has come, in order of their deadlines."""
