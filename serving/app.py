@@ -16,6 +16,7 @@ from data.live.otlp_body import BodyError
 from models.bundle import Bundle
 from serving import problems, views
 from serving.clock import Clock
+from serving.gateways.envoy_authz import EnvoyAuthz
 from serving.messages import (
     AdmitRequest,
     AdmitResponse,
@@ -118,7 +119,14 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         if service.scraping:
             tasks.append(asyncio.create_task(service.scraping.run()))
         try:
-            yield
+            async with contextlib.AsyncExitStack() as stack:
+                if settings.ext_proc is not None:
+                    from serving.gateways import envoy_proc  # gRPC is an extra
+
+                    app.state.ext_proc_port = await stack.enter_async_context(
+                        envoy_proc.running(service, *settings.ext_proc)
+                    )
+                yield
         finally:
             for task in tasks:
                 task.cancel()
@@ -131,6 +139,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.add_middleware(problems.BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(EnvoyAuthz, service=service)  # outside the bound: a long body is no refusal there
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def home() -> str:

@@ -1,6 +1,7 @@
 """Starting and stopping the service on a socket."""
 
 import gc
+import importlib.util
 import logging
 import signal
 import socket
@@ -28,6 +29,8 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
         InputError: when the bundle, the state or the address can't be used.
 
     """
+    if settings.ext_proc is not None:
+        check_ext_proc(*settings.ext_proc)
     app = create_app(Bundle.load(bundle), settings, SystemClock())
     listening = listen(host, port)
     logs.configure()
@@ -39,6 +42,18 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S)
     log.info("listening", extra={"fields": {"host": host, "port": listening.getsockname()[1]}})
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def check_ext_proc(host: str, port: int) -> None:
+    """Tell at once, not once the app has started, that ext_proc can't be served.
+
+    Raises:
+        InputError: when gRPC is not installed, or the address can't be used.
+
+    """
+    if importlib.util.find_spec("grpc") is None:
+        raise InputError("--ext-proc-port needs gRPC, which is not installed; pip install 'tidegate[envoy]'.")
+    listen(host, port).close()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -139,6 +139,17 @@ class Service:
         (self.metrics.settled if settled else self.metrics.unsettled).inc()
         return settled
 
+    def renew(self, reservation_id: str) -> bool:
+        """Start the lease of a request that is still running anew; false when there is none of that name."""
+        now_s = self.clock.monotonic_s()
+        renewed = self.controller.renew(reservation_id, now_s)
+        held = self._admitted.get(reservation_id)
+        if renewed and held is not None:
+            lease_ends_s = now_s + self.controller.rules.lease_s
+            self._admitted[reservation_id] = held._replace(lease_ends_s=lease_ends_s)
+            self._admitted.move_to_end(reservation_id)
+        return renewed
+
     def forecast(self) -> messages.ForecastResponse:
         """What the last tick saw."""
         return views.forecast(self.predictor, self.controller, self.clock)

@@ -1,11 +1,15 @@
 """Settings of the online service, checked when it starts."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from data.config import Target
 from data.errors import InputError
 from serving.controller.rules import Rules
+
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+"""A header's name, as RFC 9110 spells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class Settings:
         lake: where offered load, decisions, forecasts and outcomes are recorded; None records nothing.
         scrape: engines whose metrics are read.
         source: name of this service's rows in the lake.
+        tenant_header: request header in which a gateway names the tenant; it must take it away from clients.
+        ext_proc: host and port of the gRPC service that settles for Envoy; None runs none. Needs `.[envoy]`.
         max_waiting_rows: rows that may wait for the lake; with more, senders are told to come back.
 
     """
@@ -39,6 +45,8 @@ class Settings:
     scrape: tuple[Target, ...] = ()
     source: str = "tidegate"
     max_waiting_rows: int = 200_000
+    tenant_header: str = "x-tidegate-tenant"
+    ext_proc: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -50,6 +58,10 @@ class Settings:
         ):
             if not getattr(self, name) > 0:
                 raise InputError(f"Setting {name} must be over 0; got {getattr(self, name)!r}.")
+        if not TOKEN.fullmatch(self.tenant_header):
+            raise InputError(
+                f"Setting tenant_header must be a header's name in lower case; got {self.tenant_header!r}."
+            )
         capacity = self.capacity_tokens_per_s
         if capacity is not None and not 0 < capacity < float("inf"):
             raise InputError(f"Setting capacity_tokens_per_s must be over 0 and finite; got {capacity!r}.")

@@ -1,0 +1,207 @@
+"""Settlement for Envoy's ext_proc filter: what an answer used frees the reservation that its check made.
+
+Envoy opens one gRPC stream for each request and shows it the headers and the answer's chunks. The
+reservation is named by the request header that the admission check set. When the answer has ended it is
+settled with the usage that it told; when the stream ends before it, the client or the engine has gone: it
+is settled as aborted, with what was seen. As long as Envoy holds the stream, the reservation is renewed,
+however long the answer takes.
+
+Nothing here changes a request: in `observability_mode` nobody waits for answers, otherwise each step gets
+an empty one. Of the engine's answer only the counts are kept.
+
+https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/ext_proc_filter
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import grpc
+from grpc.aio import ServicerContext
+from prometheus_client import Counter
+
+from data.errors import InputError
+from serving.gateways.envoy_authz import RESERVATION
+from serving.gateways.ext_proc_messages import SERVICE, ProcessingRequest, ProcessingResponse
+from serving.gateways.usage import UsageReader
+from serving.messages import NAME_LENGTH, Outcome, SettleRequest
+from serving.service import Service
+
+DROPPED = "x-llm-d-request-dropped-reason"
+FAILED_OPEN = "x-envoy-auth-failure-mode-allowed"
+RENEWALS_PER_LEASE = 3
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a port in use must be an error, not a share of its connections
+    # An Envoy that vanished without a word must not keep its reservations for ever.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+log = logging.getLogger("tidegate")
+
+
+class Settlement(NamedTuple):
+    """What to settle, and whether its output was counted from events, not told."""
+
+    request: SettleRequest
+    estimated: bool
+
+
+class Exchange:
+    """One request and its answer, as Envoy tells them step by step."""
+
+    def __init__(self) -> None:
+        self.reservation_id: str | None = None
+        self.unchecked = False  # Envoy let it in since the check had failed
+        self.ended = False
+        self._status = ""
+        self._dropped = False
+        self._reader: UsageReader | None = None
+
+    def take(self, step: Any) -> None:
+        """Learn from one ProcessingRequest."""
+        kind = step.WhichOneof("step")
+        if kind == "request_headers":
+            headers = _headers(step.request_headers.headers.headers, (RESERVATION, FAILED_OPEN))
+            self.reservation_id = headers.get(RESERVATION) or None
+            self.unchecked = headers.get(FAILED_OPEN) == "true"
+        elif kind == "response_headers":
+            wanted = (":status", "content-type", "content-encoding", DROPPED)
+            headers = _headers(step.response_headers.headers.headers, wanted)
+            self._status, self._dropped = headers.get(":status", ""), bool(headers.get(DROPPED))
+            self._reader = UsageReader(headers.get("content-type", ""), headers.get("content-encoding", ""))
+            self.ended = step.response_headers.end_of_stream
+        elif kind == "response_body":
+            if self._reader is not None:
+                self._reader.feed(step.response_body.body)
+            self.ended = self.ended or step.response_body.end_of_stream
+        elif kind == "response_trailers":
+            self.ended = True
+
+    def settlement(self) -> Settlement | None:
+        """How it ended; None without a reservation."""
+        if self.reservation_id is None or len(self.reservation_id) > NAME_LENGTH:
+            return None
+        usage = None if self._reader is None else self._reader.usage(ended=self.ended)
+        request = SettleRequest(
+            reservation_id=self.reservation_id,
+            output_tokens=usage and usage.output_tokens,
+            cached_tokens=usage and usage.cached_tokens,
+            outcome=self._outcome(),
+        )
+        return Settlement(request, usage is not None and usage.estimated)
+
+    def _outcome(self) -> Outcome:
+        if not self.ended:
+            return "aborted"
+        if self._status.startswith("2"):
+            return "served"
+        return "shed" if self._dropped or self._status in ("429", "529") else "failed"
+
+
+class ExternalProcessor:
+    """The gRPC service; `serving` runs it."""
+
+    def __init__(self, service: Service) -> None:
+        """Settle with ``service``; its registry gets the counter."""
+        self._service = service
+        self._open: set[Exchange] = set()
+        self.settlements = Counter(
+            "tidegate_envoy_settlements",
+            "Answers that Envoy showed: told (their usage, or that it is unknown), estimated, unreserved, "
+            "unchecked (let in by Envoy since the check had failed), or late (the lease was over).",
+            ["result"],
+            registry=service.metrics.registry,
+        )
+
+    async def process(self, steps: AsyncIterator[Any], _: ServicerContext) -> AsyncIterator[Any]:
+        """Serve one stream: a request and its answer."""
+        exchange = Exchange()
+        self._open.add(exchange)
+        try:
+            async for step in steps:
+                exchange.take(step)
+                if exchange.ended:  # Envoy may hold the stream for seconds more
+                    self._settle(exchange)
+                if not step.observability_mode:
+                    yield ProcessingResponse(**{step.WhichOneof("step"): {}})
+            self._settle(exchange)
+        except asyncio.CancelledError:  # Envoy reset the stream: client or engine has gone
+            self._settle(exchange)
+            raise
+
+    def renew(self) -> None:
+        """Start the leases of all requests that Envoy still holds anew."""
+        for exchange in self._open:
+            if exchange.reservation_id is not None:
+                self._service.renew(exchange.reservation_id)
+
+    def forget(self) -> None:
+        """Leave all open requests unsettled: the service stops, they go on."""
+        self._open.clear()
+
+    def _settle(self, exchange: Exchange) -> None:
+        if exchange not in self._open:
+            return
+        self._open.remove(exchange)
+        settlement = exchange.settlement()
+        if settlement is None:
+            result = "unchecked" if exchange.unchecked else "unreserved"
+        elif not self._service.settle(settlement.request):
+            result = "late"
+        else:
+            result = "estimated" if settlement.estimated else "told"
+        self.settlements.labels(result).inc()
+
+
+@contextlib.asynccontextmanager
+async def running(service: Service, host: str, port: int) -> AsyncIterator[int]:
+    """Serve ext_proc on the running event loop; yields the port, a free one for port 0.
+
+    Raises:
+        InputError: when the address can't be listened on.
+
+    """
+    processor = ExternalProcessor(service)
+    handler = grpc.stream_stream_rpc_method_handler(
+        processor.process,
+        request_deserializer=ProcessingRequest.FromString,
+        response_serializer=ProcessingResponse.SerializeToString,
+    )
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
+    try:
+        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except RuntimeError as error:
+        raise InputError(
+            f"Address {host}:{port} can't be listened on; choose another with --host and --ext-proc-port."
+        ) from error
+    await server.start()
+    renewing = asyncio.create_task(_renew(processor, service))
+    log.info("ext_proc listening", extra={"fields": {"host": host, "port": bound}})
+    try:
+        yield bound
+    finally:
+        processor.forget()
+        renewing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await renewing
+        await server.stop(None)
+
+
+async def _renew(processor: ExternalProcessor, service: Service) -> None:
+    while True:
+        await service.clock.sleep(service.settings.rules.lease_s / RENEWALS_PER_LEASE)
+        processor.renew()
+
+
+def _headers(values: Iterable[Any], wanted: Sequence[str]) -> dict[str, str]:
+    """The wanted headers of a HeaderMap; Envoy writes values as bytes, older releases as text."""
+    return {
+        header.key: header.raw_value.decode("latin-1") or header.value
+        for header in values
+        if header.key in wanted
+    }

@@ -1,0 +1,97 @@
+"""What a request body in OpenAI's or Anthropic's shape asks for, and about how long its prompt is.
+
+Nobody tokenises here. The estimate is one token for each four bytes of UTF-8: near the truth for English
+(about 4 characters a token) and for Chinese, Japanese and Korean (3 bytes a character, 0.6-1 tokens), low
+for code.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from serving.messages import MAX_TOKENS, Name
+
+BYTES_PER_TOKEN = 4
+MAX_ANSWERS = 128
+PROMPT_KEYS = ("messages", "prompt", "input", "system", "instructions", "tools", "query", "documents")
+"""Keys of the body whose text goes into the prompt."""
+NOT_TEXT = frozenset({"role", "type", "id", "data", "url", "image_url", "file_data", "media_type", "detail"})
+
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
+class Asked(NamedTuple):
+    """What a whole body asks for; None where it does not say, or says what no engine would take."""
+
+    prompt_tokens: int | None
+    model: str | None
+    max_tokens: int | None
+    max_completion_tokens: int | None
+    n: int
+
+
+def estimated_tokens(size_bytes: int) -> int:
+    """Tokens that so many bytes of text are taken for, rounded up.
+
+    >>> estimated_tokens(8_001)
+    2001
+    """
+    return min(-(-size_bytes // BYTES_PER_TOKEN), MAX_TOKENS)
+
+
+def read(body: bytes) -> Asked | None:
+    """Read a whole body; None when it is not a JSON object.
+
+    >>> read(b'{"model": "m", "prompt": "Once upon a time", "max_tokens": 32}')
+    Asked(prompt_tokens=4, model='m', max_tokens=32, max_completion_tokens=None, n=1)
+    >>> read(b'{"prompt": "Once')
+    """
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(asked, dict):
+        return None
+    prompts = [asked[key] for key in PROMPT_KEYS if key in asked]
+    newer = _limit(asked.get("max_completion_tokens"))
+    return Asked(
+        prompt_tokens=estimated_tokens(_text_bytes(prompts)) if prompts else None,
+        model=name(asked.get("model")),
+        max_tokens=_limit(asked.get("max_tokens")),
+        max_completion_tokens=_limit(asked.get("max_output_tokens")) if newer is None else newer,
+        n=_limit(asked.get("n"), MAX_ANSWERS) or 1,
+    )
+
+
+def name(value: Any) -> str | None:
+    """A name that a message may carry, or None.
+
+    >>> name("acme"), name(""), name("a" * 1_000)
+    ('acme', None, None)
+    """
+    try:
+        return _NAME.validate_python(value)
+    except ValidationError:
+        return None
+
+
+def _text_bytes(values: list[Any]) -> int:
+    """Bytes of text inside; a number is a token of a prompt that came tokenised."""
+    total = 0
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            total += len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(part for key, part in value.items() if key not in NOT_TEXT)
+        elif type(value) is int:
+            total += BYTES_PER_TOKEN
+    return total
+
+
+def _limit(value: Any, most: int = MAX_TOKENS) -> int | None:
+    return min(value, most) if type(value) is int and value >= 1 else None
