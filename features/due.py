@@ -24,6 +24,8 @@ from features.scenarios import FIELDS, Followed, Level
 
 TICKS = 256
 """Ticks told at once: their scenarios stay in the processor's cache."""
+THREADS = 4
+"""At most; more would wait for each other between vector operations."""
 BLOCK = 16_384
 """Runs looked at together."""
 _FOREVER_S = 1 << 40
@@ -50,7 +52,7 @@ def due_around(
         due[:, :, some], chances[:, some] = told(scheduled, followed, part)
 
     # NumPy lets other threads go on while it computes.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool:
         for _ in pool.map(tell, range(0, len(t_s), TICKS)):
             pass
     return due, chances

@@ -25,6 +25,7 @@ NOTHING = -1
 """Stands for an outcome that is not remembered."""
 
 _WORK_BITS = 40
+_MOST_WORK = (1 << _WORK_BITS) - 1
 _NO_WORK: Mapping[int, int] = {}
 _COVERED = covers(POINTS_S - np.arange(1 - SPREAD_S, AGE_S)[:, None], SPREAD_S)
 """Chance that a follow-up covers each point, by the whole seconds to its peak, from 1 - SPREAD_S on."""
@@ -130,13 +131,14 @@ def outcomes(work: NDArray[np.int64]) -> NDArray[np.int64]:
     np.cumsum(work, axis=1, out=total[:, OWN_S + 1 :])
     loads = total[:, LOAD_WINDOW_S:] - total[:, :-LOAD_WINDOW_S]
     peak_s = loads.argmax(axis=1)
-    return np.asarray((peak_s << _WORK_BITS) + loads[np.arange(len(work)), peak_s])
+    highest = np.minimum(loads[np.arange(len(work)), peak_s], _MOST_WORK)
+    return np.asarray((peak_s << _WORK_BITS) + highest)
 
 
 def remembered(outcome: NDArray[np.int64]) -> Memories:
     """Memories of the last outcomes of flows, (m, MEMORY), in any order, NOTHING where there were fewer."""
     known = outcome != NOTHING
-    load = (outcome & ((1 << _WORK_BITS) - 1)) * known / LOAD_WINDOW_S
+    load = (outcome & _MOST_WORK) * known / LOAD_WINDOW_S
     highest = load.max(axis=1)
     heavy = (load > 0.0) & (load >= LIGHT * highest[:, None])
     ordered = np.sort(np.where(heavy, outcome, NOTHING), axis=1)
@@ -147,7 +149,7 @@ def remembered(outcome: NDArray[np.int64]) -> Memories:
         seen - heavy.sum(axis=1),
         highest,
         np.where(follow_up, ordered >> _WORK_BITS, -AGE_S),
-        (ordered & ((1 << _WORK_BITS) - 1)) * follow_up / LOAD_WINDOW_S,
+        (ordered & _MOST_WORK) * follow_up / LOAD_WINDOW_S,
     )
 
 

@@ -137,3 +137,9 @@ def test_runs_that_nothing_ever_followed_are_no_news():
     assert remembered(np.full((1, MEMORY), NOTHING)).seen.tolist() == [0]
     silent = remembered(np.zeros((1, MEMORY), dtype=np.int64))
     assert (silent.seen.tolist(), silent.light.tolist()) == ([MEMORY], [MEMORY])
+
+
+def test_more_work_than_fits_does_not_move_the_peak():
+    work = np.zeros((1, AGE_S - 10), dtype=np.int64)
+    work[0, 30] = 1 << 45
+    assert divmod(int(outcomes(work)[0]), 1 << 40) == (31, (1 << 40) - 1)
