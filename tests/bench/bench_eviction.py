@@ -107,7 +107,7 @@ def measure(
         us_per_block.append((time.perf_counter() - start) / total * 1e6)
         counted = {
             "LRU": hits(LRU(blocks), prompts),
-            "LRU, tail first": lru_tails_first_hits(prompts, blocks),
+            "LRU tail first": lru_tails_first_hits(prompts, blocks),
             "LFU": hits(LFU(blocks), prompts),
             "ARC": hits(ARC(blocks), prompts),
             "S3-FIFO": hits(S3FIFO(blocks), prompts),
@@ -117,12 +117,11 @@ def measure(
         }
         rows.append({"blocks": float(blocks)} | {name: count / total for name, count in counted.items()})
     names = [name for name in rows[0] if name != "blocks"]
-    table = Table(
-        "blocks", *names, "gap closed", title=f"{title}: {len(prompts):,} prompts, {total:,} blocks"
-    )
+    print(f"\n{title}: {len(prompts):,} prompts, {total:,} blocks; % of blocks found cached")
+    table = Table("blocks", *names, "gap")
     for row in rows:
-        shares = (f"{row[name]:.2%}" for name in names)
-        table.add_row(f"{row['blocks']:,.0f}", *shares, f"{gap_closed(row):.0%}")
+        shares = (f"{100 * row[name]:.1f}" for name in names)
+        table.add_row(f"{row['blocks']:,.0f}", *shares, f"{100 * gap_closed(row):.0f}")
     Console().print(table)
     return rows, sum(us_per_block) / len(us_per_block)
 

@@ -1,5 +1,6 @@
 """Spans pass from age class to age class as time passes; what reaches an age is counted for learning."""
 
+import math
 from collections import deque
 
 from serving.controller.eviction.reuse import AGE_EDGES_S, AGES, HORIZON_S, PARTIAL, ReuseTable
@@ -18,10 +19,12 @@ class Ageing:
         self._remembered_blocks = remembered_blocks
         self._queues: list[deque[Span]] = [deque() for _ in range(AGES)]
         self._left: deque[Span] = deque()
+        self._due_s = math.inf
 
     def add(self, span: Span) -> None:
         """A span of age 0."""
         self._queues[0].append(span)
+        self._due_s = min(self._due_s, span.used_s + _LEAVES_AT_S[0])
         if span.kind != PARTIAL:
             self._reuse.expose(span.kind, (0,), span.known)
 
@@ -36,7 +39,7 @@ class Ageing:
             self._reuse.expose(span.kind, range(span.age + 1), -blocks)
 
     def left(self, span: Span) -> None:
-        """A block of the span left; the oldest remembered ones are forgotten where they are too many."""
+        """Blocks of the span left; the oldest remembered ones are forgotten where they are too many."""
         if not span.remembered:
             span.remembered = True
             self._left.append(span)
@@ -47,8 +50,11 @@ class Ageing:
 
     def pass_time(self, now_s: float) -> None:
         """Move the spans that have reached the next age; past the horizon, what left is forgotten."""
+        if now_s < self._due_s:
+            return
+        self._due_s = math.inf
         for age, queue in enumerate(self._queues):
-            while queue and now_s - queue[0].used_s >= _LEAVES_AT_S[age]:
+            while queue and now_s >= queue[0].used_s + _LEAVES_AT_S[age]:
                 span = queue.popleft()
                 if not span.known:
                     continue
@@ -59,4 +65,7 @@ class Ageing:
                 self._queues[age + 1].append(span)
                 if span.kind != PARTIAL:
                     self._reuse.expose(span.kind, (span.age,), span.known)
-                self._tree.settle(span)
+                if span.cell is not None:
+                    self._tree.settle(span)
+            if queue:
+                self._due_s = min(self._due_s, queue[0].used_s + _LEAVES_AT_S[age])

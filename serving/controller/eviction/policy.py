@@ -139,11 +139,15 @@ class EvictionPolicy:
         gone: list[Key] = []
         self._drop_excess(gone, blocks)
         while len(gone) < blocks:
-            offers = (shelf.lowest() for floor, shelf in self._shelves if shelf.blocks > floor)
-            lowest = min((offer for offer in offers if offer), key=lambda offer: offer[0], default=None)
-            if lowest is None:
+            offers = [
+                (*lowest, shelf.blocks - floor)
+                for floor, shelf in self._shelves
+                if shelf.blocks > floor and (lowest := shelf.lowest())
+            ]
+            if not offers:
                 break
-            gone.append(self._drop_tail(lowest[1]))
+            _, span, over_floor = min(offers, key=lambda offer: offer[0])
+            gone += self._drop_tail(span, min(blocks - len(gone), over_floor))
         return gone
 
     def release(self, now_s: float, load: float, tightening: float = 0.0) -> list[Key]:
@@ -156,8 +160,8 @@ class EvictionPolicy:
             # A block that leaves may free the one before it, in another span: look until nothing is left.
             while spans := list(shelf.doubtful(reuse_floor)) if shelf.blocks > floor else []:
                 for span in spans:
-                    while span.cell is not None and shelf.blocks > floor:
-                        gone.append(self._drop_tail(span))
+                    if span.cell is not None and shelf.blocks > floor:
+                        gone += self._drop_tail(span, shelf.blocks - floor)
         return gone
 
     def advise(self, keys: Sequence[Key]) -> Retention | None:
@@ -232,12 +236,12 @@ class EvictionPolicy:
                 lowest = shelf.lowest()
                 if lowest is None:
                     break
-                gone.append(self._drop_tail(lowest[1]))
+                gone += self._drop_tail(lowest[1], min(shelf.blocks - ceiling, most - len(gone)))
 
-    def _drop_tail(self, span: Span) -> Key:
-        key = self._tree.drop_tail(span)
+    def _drop_tail(self, span: Span, most: int) -> list[Key]:
+        gone = self._tree.drop_tail(span, most)
         self._ageing.left(span)
-        return key
+        return gone
 
     def _pass_time(self, now_s: float) -> None:
         """Everything that follows from the clock; one that steps back stands still."""

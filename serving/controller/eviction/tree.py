@@ -93,7 +93,7 @@ class PrefixTree:
         """Put the span on its shelf where its tail may leave, and take it off where not."""
         shelf = self._shelf_of(span.tenant)
         shelf.take(span)
-        if span.cached > 0 and not self._stays[span.tail]:
+        if span.cached > 0 and span.tail not in self._stays:
             shelf.put(span)
 
     def keep(self, key: Key) -> None:
@@ -106,18 +106,22 @@ class PrefixTree:
         self._unstay(key)
         self.settle(self._owner[key])
 
-    def drop_tail(self, span: Span) -> Key:
-        """The span's last cached block leaves, and is remembered."""
-        key = span.tail
-        parent = span.keys[span.start - 1] if span.start and span.cached == 1 else None
-        span.cached_end -= 1
-        self._count(span, -1)
-        self.gone_blocks += 1
-        if parent is not None:
-            self.let_go(parent)
-        if span.cached == 0 or self._stays[span.tail]:
+    def drop_tail(self, span: Span, most: int) -> list[Key]:
+        """Up to so many of the span's cached blocks leave, last first, and are remembered."""
+        end = span.cached_end
+        stop = max(span.start, end - most)
+        while end > stop and span.keys[end - 1] not in self._stays:
+            end -= 1
+        gone = list(span.keys[end : span.cached_end])
+        gone.reverse()
+        span.cached_end = end
+        self._count(span, -len(gone))
+        self.gone_blocks += len(gone)
+        if span.cached == 0 or span.tail in self._stays:
             self._shelf_of(span.tenant).take(span)
-        return key
+        if span.cached == 0 and span.start:
+            self.let_go(span.keys[span.start - 1])
+        return gone
 
     def forget(self, span: Span) -> None:
         """Remember the span's blocks that left no longer."""

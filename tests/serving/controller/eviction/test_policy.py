@@ -185,7 +185,7 @@ def test_a_tenant_over_its_ceiling_loses_blocks_first_and_ahead_of_need():
 
 def hours_without_reuse(policy):
     for number in range(200):
-        used(policy, f"n{number}", [(number, block) for block in range(40)], number * 40.0)
+        used(policy, f"n{number}", [(number, block) for block in range(10)], number * 40.0)
     return 200 * 40.0
 
 
@@ -195,7 +195,7 @@ def hours_with_some_reuse(policy):
     arrivals += [(number * 10.0 + 100.0, number) for number in range(600) if number % 20 < 3]
     arrivals += [(number * 10.0 + 1_000.0, number) for number in range(600) if number % 20 in (3, 4)]
     for place, (now_s, number) in enumerate(sorted(arrival for arrival in arrivals if arrival[0] < 6_000.0)):
-        used(policy, f"n{place}", [(number, block) for block in range(40)], now_s)
+        used(policy, f"n{place}", [(number, block) for block in range(10)], now_s)
     return 6_000.0
 
 
