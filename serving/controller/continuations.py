@@ -22,6 +22,7 @@ class Continuation:
         model: smaller model that stood in; None for the model asked for.
         pool: pool that it was routed to; None where nothing was routed.
         left_tokens: output that the request may still take.
+        paid_tokens: prompt and output that the parts before were charged; they come back as prompt.
         expires_s: end of its time.
 
     """
@@ -31,6 +32,7 @@ class Continuation:
     model: str | None
     pool: Pool | None
     left_tokens: int
+    paid_tokens: int
     expires_s: float
 
 
@@ -38,7 +40,7 @@ class Continuations:
     """The latest ``most`` continuations, each for ``live_s`` after it was issued.
 
     >>> kept = Continuations(most=2, live_s=600.0, random=Random(1))
-    >>> handle = kept.issue(0.0, "acme", "batch", None, None, left_tokens=976)
+    >>> handle = kept.issue(0.0, "acme", "batch", None, None, left_tokens=976, paid_tokens=1_524)
     >>> len(handle), kept.find(handle, "acme", 1.0).left_tokens, kept.find(handle, "other", 1.0)
     (32, 976, None)
     >>> kept.redeem(handle)
@@ -65,6 +67,7 @@ class Continuations:
         model: str | None,
         pool: Pool | None,
         left_tokens: int,
+        paid_tokens: int,
     ) -> str | None:
         """Handle for the rest of an answer, 32 characters; None where nothing is left."""
         if left_tokens <= 0:
@@ -73,7 +76,9 @@ class Continuations:
         if len(self._open) >= self._most:
             self._drop_oldest()
         handle = f"{self._random.getrandbits(128):032x}"
-        self._open[handle] = Continuation(tenant, lane, model, pool, left_tokens, now_s + self._live_s)
+        self._open[handle] = Continuation(
+            tenant, lane, model, pool, left_tokens, paid_tokens, now_s + self._live_s
+        )
         return handle
 
     def find(self, handle: str, tenant: str | None, now_s: float) -> Continuation | None:

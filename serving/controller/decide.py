@@ -219,9 +219,7 @@ class Controller:
             self._gate.backpressure.observe(
                 now_s, queue_depth=queue_depth, batch_tokens=batch_tokens, kv_miss_rate=kv_miss_rate
             )
-            self._gate.overload.ladders.observe(
-                now_s, self._gate.tightening.level(now_s), queue_depth, gpu_util
-            )
+            self._gate.overload.observe(now_s, self._gate.tightening.level(now_s), queue_depth, gpu_util)
             self._gate.headroom.observe(
                 now_s, preemptions_per_s=preemptions_per_s, allocation_failures=allocation_failures
             )

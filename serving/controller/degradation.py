@@ -167,12 +167,11 @@ class Ladder:
 
 
 class Degradation:
-    """The rules' own ladder and the forecast's; ``raised`` when one stood over 0 at the last reading."""
+    """The rules' own ladder and the forecast's."""
 
     def __init__(self, rules: DegradationRules) -> None:
         self.rules = rules
         self.dropped = 0
-        self.raised = False
         self._own = Ladder(rules)
         self._ahead: Ladder | None = None
 
@@ -189,7 +188,6 @@ class Degradation:
         self._own.observe(now_s, queue_depth, gpu_util)
         if self._ahead is not None:
             self._ahead.observe(now_s, queue_depth, gpu_util, tightening)
-        self.raised = self.step(now_s, tightening) > 0
 
     def own_step(self, now_s: float) -> int:
         """Step of the rules alone."""

@@ -118,7 +118,8 @@ class Gate:
         if tokens > lane.most_tokens:
             return "too_large", 0.0
         if ticket.charge is None:
-            wait_s = ticket.account.wait_s(tokens, now_s + self.wall_offset_s)
+            new_tokens = tokens if ticket.rest is None else tokens - _paid_tokens(ticket)
+            wait_s = ticket.account.wait_s(new_tokens, now_s + self.wall_offset_s)
             if wait_s > 0:
                 return "tenant_quota", wait_s
         if ticket.rest is not None:
@@ -162,10 +163,13 @@ class Gate:
             one = one if limit is None else min(one, limit)
             now_tokens = ticket.size - ticket.answers * (ticket.one - one)
             tokens = min(tokens, now_tokens) if waited else now_tokens
-        charge = ticket.charge or self.tenants.charge(ticket.account, tokens, now_s + self.wall_offset_s)
         prompt_tokens = ticket.size - ticket.answers * ticket.one
+        paid = 0 if ticket.rest is None else _paid_tokens(ticket)
+        charge = ticket.charge or self.tenants.charge(
+            ticket.account, tokens - paid, now_s + self.wall_offset_s
+        )
         reservation_id = self.ledger.reserve(
-            lane.name, tokens, now_s, ticket.flow, limit, ticket.answers, charge, prompt_tokens, waited
+            lane.name, tokens, now_s, ticket.flow, limit, ticket.answers, charge, prompt_tokens - paid, waited
         )
         self.lanes.take(lane, tokens, now_s)
         if waited:
@@ -276,3 +280,9 @@ class Gate:
             self.unknown_lanes += 1
             return self.lanes.by_name["standard"]
         return lane
+
+
+def _paid_tokens(ticket: Ticket) -> int:
+    """Tokens of the prompt that were charged with the parts of the answer before."""
+    prompt_tokens = ticket.size - ticket.answers * ticket.one
+    return 0 if ticket.rest is None else min(prompt_tokens, ticket.rest.paid_tokens)

@@ -28,17 +28,20 @@ NO_MEASURES = Measures()
 
 
 class Overload:
-    """Both ladders and the continuations."""
+    """Both ladders and the continuations; ``degraded`` is False where no ladder stands over 0."""
 
     def __init__(self, rules: DegradationRules, random: Random) -> None:
         self.rules = rules
+        self.degraded = False
         self.ladders = Degradation(rules)
         self.continuations = Continuations(rules.max_continuations, rules.continuation_s, random)
 
-    @property
-    def degraded(self) -> bool:
-        """False where no ladder can stand higher than 0: the way to see that at little cost."""
-        return self.ladders.raised
+    def observe(
+        self, now_s: float, tightening: float, queue_depth: float | None, gpu_util: float | None
+    ) -> None:
+        """Take what the engine says; None is unknown, and impossible values are dropped."""
+        self.ladders.observe(now_s, tightening, queue_depth, gpu_util)
+        self.degraded = self.ladders.step(now_s, tightening) > 0
 
     def own_step(self, now_s: float) -> int:
         """Step of the rules alone."""
@@ -101,7 +104,10 @@ class Overload:
             if max(request.n or 1, request.best_of or 1) == 1:  # several answers have no one rest
                 most = rules.most_request_tokens
                 left_tokens = (most if limit_tokens is None else min(limit_tokens, most)) - clamp
-                handle = self.continuations.issue(now_s, request.tenant, lane, model, pool, left_tokens)
+                paid_tokens = max(request.prompt_tokens, 0) + clamp
+                handle = self.continuations.issue(
+                    now_s, request.tenant, lane, model, pool, left_tokens, paid_tokens
+                )
         return Measures(step, clamp, handle, model, pool)
 
 

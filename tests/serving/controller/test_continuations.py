@@ -11,7 +11,7 @@ def keep(most: int = 100, live_s: float = 600.0) -> Continuations:
 
 
 def issue(kept: Continuations, now_s: float = 0.0, left_tokens: int = 500) -> str:
-    handle = kept.issue(now_s, "acme", "premium", "small", "hot", left_tokens)
+    handle = kept.issue(now_s, "acme", "premium", "small", "hot", left_tokens, 1_524)
     assert handle is not None
     return handle
 
@@ -38,7 +38,7 @@ def test_a_handle_is_good_once_for_its_tenant_and_its_time():
 
 
 def test_nothing_left_is_no_continuation():
-    assert keep().issue(0.0, "acme", "batch", None, None, 0) is None
+    assert keep().issue(0.0, "acme", "batch", None, None, 0, 1_524) is None
 
 
 def test_handles_that_nobody_redeems_are_forgotten_and_counted():

@@ -9,7 +9,9 @@ from serving.controller.decision import Decision, RequestFacts
 from serving.controller.degradation import DegradationRules
 from serving.controller.engine_model import A100, H100
 from serving.controller.overload import capped
+from serving.controller.quota import Quota
 from serving.controller.rules import LaneRule, Rules
+from serving.controller.tenants import TenantLimits
 
 DEEP = 6_000
 SMALLER = DegradationRules(smaller_models={"llama-70b": "llama-8b"})
@@ -187,6 +189,30 @@ def test_the_rest_of_an_answer_waits_for_true_capacity_and_keeps_its_handle():
     controller.settle(other.reservation_id, 10, 31.0)
     assert controller.admit(ask(4_000, continuation=first.continuation), 31.0).admitted
     assert controller.snapshot(31.0).unknown_continuations == 0
+
+
+def test_the_rest_of_an_answer_is_charged_once():
+    """The prompt comes back with the answer so far: both were paid for with the first part."""
+    quota = TenantLimits(hourly=Quota(10_000))
+    controller = overloaded(tenants={"acme": quota})
+    first = controller.admit(ask(4_000, 1_500), 30.0)
+    controller.settle(first.reservation_id, 1_024, 31.0)
+    rest = controller.admit(ask(5_024, 1_500, continuation=first.continuation), 31.0)
+    assert rest.admitted
+    controller.settle(rest.reservation_id, 476, 32.0)
+
+    assert controller.admit(ask(5_000, 1), 32.0).reason == "tenant_quota"
+    assert controller.admit(ask(4_499, 1), 32.0).admitted
+
+
+def test_a_longer_prompt_than_was_paid_for_is_charged():
+    controller = overloaded(tenants={"acme": TenantLimits(hourly=Quota(10_000))})
+    first = controller.admit(ask(1_000, 1_500), 30.0)
+    controller.settle(first.reservation_id, 1_024, 31.0)
+
+    assert (
+        controller.admit(ask(12_000, 1_500, continuation=first.continuation), 31.0).reason == "tenant_quota"
+    )
 
 
 def test_a_handle_of_another_tenant_is_a_request_of_its_own_and_counted():
