@@ -1,12 +1,15 @@
 """Turns: who of those that wait may go now.
 
 A protected lane goes first within its share, which nobody else could use. The others go in fair order. One
-that does not fit is passed by smaller ones, until it has waited for half of its time: then nothing that has
-its turn later passes it, in its own lane, and in all of them where it is room of theirs that it waits for.
+that does not fit is passed by smaller ones, until it has waited for half of its time or another tenant, or
+lane, has been given as much more as it asks for. Then nothing that has its turn later passes it: in its own
+lane, and in all of them where it is room of theirs that it waits for.
 
 What the forecast alone holds back keeps its place: nobody else gets its tokens in the same round. So what
 goes under more tightening would go under less as well, and at level 0 the order is that of the rules.
 """
+
+import math
 
 from serving.controller.decision import Decision, Reason
 from serving.controller.gate import Gate
@@ -50,17 +53,25 @@ class _Round:
     def fair(self) -> None:
         turns = {queue: queue.in_turn() for queue in self._queues}
         going = list(self._queues)
+        tenants_up_to = dict.fromkeys(going, math.inf)  # counters up to which a passed request may be passed
+        lanes_up_to = math.inf
         while going:
             queue = min(going, key=lambda queue: queue.virtual)
             ticket = next(turns[queue], None)
-            if ticket is None:
+            if ticket is None or queue.virtual > lanes_up_to or queue.counter(ticket) > tenants_up_to[queue]:
                 going.remove(queue)
                 continue
             reason = self._try(ticket)
-            if reason is not None and self._now_s >= ticket.aged_s:
-                if self._of_all(ticket, reason):
-                    break
+            if reason is None:
+                continue
+            of_all, aged = self._of_all(ticket, reason), self._now_s >= ticket.aged_s
+            if aged and of_all:
+                break
+            if aged:
                 going.remove(queue)
+            tenants_up_to[queue] = min(tenants_up_to[queue], queue.counter(ticket, ticket.tokens))
+            if of_all:
+                lanes_up_to = min(lanes_up_to, queue.virtual + ticket.tokens / queue.weight)
         for iterator in turns.values():
             iterator.close()
 

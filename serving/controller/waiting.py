@@ -111,7 +111,7 @@ class LaneQueue:
         self.lane = lane
         self.tokens = 0
         self.virtual = 0.0
-        self._weight = max(lane.rule.weight, LEAST_WEIGHT)
+        self.weight = max(lane.rule.weight, LEAST_WEIGHT)
         self._tickets: OrderedDict[int, Ticket] = OrderedDict()  # oldest first
         self._tenants: dict[Account, _TenantQueue] = {}
         self._heap: list[tuple[float, int, _TenantQueue]] = []  # each tenant that waits once, and void ones
@@ -143,11 +143,16 @@ class LaneQueue:
         if not queue.tickets:
             del self._tenants[ticket.account]
 
+    def counter(self, ticket: Ticket, more_tokens: int = 0) -> float:
+        """Counter of a ticket's tenant, as if it had been given ``more_tokens``."""
+        account = ticket.account
+        return account.virtual[self.lane.name] + more_tokens / account.limits.weight
+
     def count(self, account: Account, tokens: float) -> None:
         """Count tokens that a tenant was given while others waited; below 0 they are given back."""
         virtual = account.virtual.get(self.lane.name, 0.0)
         account.virtual[self.lane.name] = virtual + tokens / account.limits.weight
-        self.virtual += tokens / self._weight
+        self.virtual += tokens / self.weight
 
     def uncount(self, account: Account, tokens: float) -> None:
         """Take back what was counted for a tenant that waits, and with it its place."""
@@ -172,17 +177,15 @@ class LaneQueue:
                 if counter != queue.key:
                     continue
                 queue.key = -1.0
+                stayed.append(queue)
                 unplaced = (ticket for ticket in queue.tickets.values() if not ticket.placed)
                 for ticket in tuple(islice(unplaced, looks)):
                     yield ticket
                     if not ticket.number or ticket.placed:
                         self._floor = max(self._floor, counter)
+                        self._push(stayed.pop())
                         break
                     looks -= 1
-                else:
-                    stayed.append(queue)
-                    continue
-                self._push(queue)
         finally:
             for queue in stayed:
                 self._push(queue)
