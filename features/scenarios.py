@@ -155,8 +155,9 @@ def crossings(due: Due, followed: Followed, level: Level) -> NDArray[np.float64]
 
 def _runs(loads: Loads, due: Due) -> None:
     """Add the scheduled runs to ``loads``, (ticks, SCENARIOS, steps)."""
-    known = np.isfinite(due.loads).sum(axis=1)
-    weight = np.nansum(due.loads, axis=1) / np.maximum(known, 1) * due.chance
+    finite = np.isfinite(due.loads)
+    reached, known = np.where(finite, due.loads, 0.0), np.maximum(finite.sum(axis=1), 1)
+    weight = reached.sum(axis=1) / known * due.chance
     heaviest = np.lexsort((-weight, due.tick))
     _, rank = spans(np.bincount(due.tick))
     order, rank = _first_of_each(rank)
@@ -164,9 +165,9 @@ def _runs(loads: Loads, due: Due) -> None:
     chance = due.chance[run, None]
     start_s = due.spread_s[run, None] * _EARLY[rank]
     start_s += due.after_s[run, None]
-    pick = (_WHICH_RUN[rank] * np.maximum(known[run, None], 1)).astype(np.int64)
+    pick = (_WHICH_RUN[rank] * known[run, None]).astype(np.int64)
     pick += run[:, None] * due.loads.shape[1]
-    load = np.nan_to_num(due.loads.astype(np.float32)).ravel()[pick]
+    load = reached.astype(np.float32).ravel()[pick]
     load *= (_COMES[rank] < chance) & (start_s > OVERDUE_S)
     # Held back first: a start far away would not fit an integer.
     cell = np.floor(np.minimum(start_s, 2.0 * _AT_S[-1]) * _PER_S).astype(np.int64) - _FIRST_CELL
