@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from data.errors import InputError
-from pipeline.commands import collect, doctor, engine_sim, forecasts, lake, profile, traces
+from pipeline.commands import collect, config, doctor, engine_sim, forecasts, lake, profile, traces
 from pipeline.terminal import errors
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command("engine-sim")(engine_sim.engine_sim)
 app.add_typer(traces.app, name="traces")
 app.add_typer(lake.app, name="lake")
 app.add_typer(profile.app, name="profile")
+app.add_typer(config.app, name="config")
 
 
 def main() -> None:

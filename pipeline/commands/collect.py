@@ -17,8 +17,8 @@ def collect(
     ] = None,
 ) -> None:
     """Scrape engines and follow gateway logs into the lake until SIGTERM or SIGINT."""
-    from data.config import read
     from pipeline.collect import collect
+    from serving.config.file import read
 
-    telemetry = read(config)
+    telemetry = read(config).telemetry
     collect(telemetry if lake is None else telemetry.model_copy(update={"lake": lake}), say)

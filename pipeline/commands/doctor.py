@@ -26,10 +26,11 @@ def doctor(
     from rich.table import Table
     from rich.text import Text
 
-    from data.config import Telemetry, read
+    from data.config import Telemetry
     from pipeline.doctor import examine
+    from serving.config.file import read
 
-    telemetry = Telemetry() if config is None else read(config)
+    telemetry = Telemetry() if config is None else read(config).telemetry
     if lake is not None:
         telemetry = telemetry.model_copy(update={"lake": lake})
     with console.status("looking"):

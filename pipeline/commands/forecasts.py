@@ -149,14 +149,17 @@ def serve(
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Configuration file: its lake, and the engines that are scraped.")
+        Path | None,
+        typer.Option(help="Configuration file; `tidegate config explain` tells what it may hold."),
     ] = None,
 ) -> None:
     """Run the online service until SIGTERM or SIGINT."""
-    from data.config import Telemetry, read
+    from dataclasses import replace
+
+    from serving.config.mapping import read_settings
     from serving.server import serve as run
     from serving.settings import Settings
 
-    telemetry = Telemetry() if config is None else read(config)
-    location = telemetry.lake if lake is None else lake
-    run(bundle, Settings(state_file=state, lake=location or None, scrape=telemetry.scrape), host, port)
+    settings = Settings(lake="var/lake") if config is None else read_settings(config)
+    location = settings.lake if lake is None else lake
+    run(bundle, replace(settings, state_file=state, lake=location or None), host, port)

@@ -36,12 +36,13 @@ def ingest_traces(
     from rich.progress import Progress
     from rich.table import Table
 
-    from data.config import Telemetry, read
+    from data.config import Telemetry
     from data.ingest import ingest
     from data.lake import Lake
     from data.readers import inspect
+    from serving.config.file import read
 
-    settings = read(config) if config else Telemetry()
+    settings = read(config).telemetry if config else Telemetry()
     if mapping and mapping not in settings.mappings:
         known = ", ".join(settings.mappings) or "none, as --config names no file with mappings"
         raise InputError(f"--mapping must be one of those in the configuration ({known}); got '{mapping}'")

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from data import config
 from data.errors import InputError
+from serving.config.file import File, read
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_everything_has_a_default(path: Path) -> None:
     path.write_text("")
-    assert config.read(path) == config.Telemetry()
+    assert read(path) == File()
 
 
 def test_a_whole_file(path: Path) -> None:
@@ -29,21 +29,24 @@ def test_a_whole_file(path: Path) -> None:
             - {source: edge, path: /var/log/envoy/access.log, form: envoy}
         """
     )
-    read = config.read(path)
-    assert read.lake == "postgresql://tide@db/telemetry"
-    assert read.mappings["ours"].columns == {"arrived_at": "ts", "prompt_tokens": "in"}
-    assert read.mappings["ours"].time_zone == "UTC"
-    assert (read.scrape[0].interval_s, read.scrape[0].timeout_s) == (2.0, 0.5)
-    assert read.logs[0].path == Path("/var/log/envoy/access.log")
+    told = read(path).telemetry
+    assert told.lake == "postgresql://tide@db/telemetry"
+    assert told.mappings["ours"].columns == {"arrived_at": "ts", "prompt_tokens": "in"}
+    assert told.mappings["ours"].time_zone == "UTC"
+    assert (told.scrape[0].interval_s, told.scrape[0].timeout_s) == (2.0, 0.5)
+    assert told.logs[0].path == Path("/var/log/envoy/access.log")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("telemetry: {lak: x}", "telemetry.lak is not a known key; the nearest one is 'lake'"),
+        ("telemetry: {lak: x}", "telemetry.lak is not a known key; the nearest one is 'telemetry.lake'"),
         ("telemtry: {}", "telemtry is not a known key; the nearest one is 'telemetry'"),
-        ("telemetry: {scrape: [{name: a, url: http://x, interval: 1}]}", "the nearest one is 'interval_s'"),
-        ("telemetry: {mappings: {m: {column: {}}}}", "the nearest one is 'columns'"),
+        (
+            "telemetry: {scrape: [{name: a, url: http://x, interval: 1}]}",
+            "the nearest one is 'telemetry.scrape.0.interval_s'",
+        ),
+        ("telemetry: {mappings: {m: {column: {}}}}", "the nearest one is 'telemetry.mappings.m.columns'"),
         ("telemetry: {scrape: [{name: a, url: http://x, interval_s: 0}]}", "greater than 0; got 0"),
         ("telemetry: {scrape: [{name: a b, url: http://x}]}", "telemetry.scrape.0.name"),
         ("telemetry: {scrape: [{name: a, url: file:///etc/passwd}]}", "telemetry.scrape.0.url"),
@@ -56,11 +59,11 @@ def test_a_whole_file(path: Path) -> None:
 def test_what_is_wrong_is_named(path: Path, text: str, sentence: str) -> None:
     path.write_text(text)
     with pytest.raises(InputError) as error:
-        config.read(path)
+        read(path)
     assert sentence in str(error.value)
     assert str(path) in str(error.value)
 
 
 def test_a_missing_file(path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
-        config.read(path)
+        read(path)
