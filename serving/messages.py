@@ -61,9 +61,12 @@ class AdmitRequest(_Message):
     max_tokens: Limit | None = Field(None, description="Client's limit on output tokens.")
     max_completion_tokens: Limit | None = Field(None, description="The newer name of max_tokens.")
     n: int = Field(1, ge=1, le=128, strict=True, description="Answers asked for.")
-    cached_tokens: Tokens | None = Field(None, description="Prompt tokens that are expected in cache.")
+    cached_tokens: Tokens | None = Field(
+        default=None, description="Prompt tokens that are expected in cache."
+    )
     continuation: Name | None = Field(
-        None, description="Handle of a clamped answer, when its rest is asked for: one request, not two."
+        default=None,
+        description="Handle of a clamped answer, when its rest is asked for: one request, not two.",
     )
     deadline_ms: float | None = Field(
         None, gt=0, description="Time to first token after which the answer is worthless to the client."
@@ -94,7 +97,7 @@ class AdmitResponse(_Message):
     tightening: float = Field(description="Level in [0, 1] that the forecast applies to the rules.")
     backpressure: float = Field(description="B in [0, 1], over those of its terms that are known.")
     lease_s: float = Field(description="Unsettled, the reservation is released after this time.")
-    degraded: Degraded | None = Field(None, description="How to send it on; null sends it as it is.")
+    degraded: Degraded | None = Field(default=None, description="How to send it on; null sends it as it is.")
 
 
 class OpenAIError(_Message):
@@ -145,10 +148,10 @@ class EngineSample(_Message):
     kv_cache_usage: Share | None = Field(None, description="Share of KV blocks in use; shown in /metrics.")
     gpu_util: Share | None = Field(None, description="Share of time the GPU was busy.")
     preemptions_per_s: Count | None = Field(
-        None, description="Requests that lost their KV blocks since the sample before."
+        default=None, description="Requests that lost their KV blocks since the sample before."
     )
     kv_allocation_failures: Count | None = Field(
-        None, description="Counter of allocations that found no KV blocks; it may restart."
+        default=None, description="Counter of allocations that found no KV blocks; it may restart."
     )
 
 

@@ -90,8 +90,11 @@ class Continuations:
         return kept
 
     def redeem(self, handle: str) -> None:
-        """Use a handle up; once its request is admitted, and not before."""
-        del self._open[handle]
+        """Use a handle up; once its request is admitted, and not before.
+
+        It may have made room for others that were let in just ahead of that request.
+        """
+        self._open.pop(handle, None)
 
     def forget(self, now_s: float) -> None:
         """Drop the handles whose time is over."""

@@ -37,6 +37,15 @@ def test_a_handle_is_good_once_for_its_tenant_and_its_time():
     assert kept.unknown == 5
 
 
+def test_a_handle_that_made_room_meanwhile_is_redeemed_all_the_same():
+    kept = keep(most=1)
+    handle = issue(kept)
+    issue(kept)
+    kept.redeem(handle)
+
+    assert (len(kept), kept.unredeemed) == (1, 1)
+
+
 def test_nothing_left_is_no_continuation():
     assert keep().issue(0.0, "acme", "batch", None, None, 0, 1_524) is None
 
