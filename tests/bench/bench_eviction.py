@@ -8,7 +8,7 @@ request to its end before the next one arrives and holds its blocks meanwhile; i
 before, in this run alone; `untold` is ours without knowing which blocks are partly filled. The optimum knows
 the future; `gap` is how much ours closes of that between LRU and the optimum.
 
-Without TRACE: the Mooncake conversation trace (TIDEGATE_TRACES says where public traces are), and two hours
+Without TRACE: the Mooncake conversation trace (TIDEGATE_TRACES says where public traces are), and an hour
 of synthetic sessions, which share their tenant's system prompt. With it: any trace with block hashes.
 """
 
@@ -36,8 +36,8 @@ BLOCKS = (500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 50_000)
 GAP_BLOCKS, GAP_TARGET = (1_000, 2_000, 5_000), 0.20
 LOSS_TARGET = -0.005
 SYSTEM_TOKENS = 512
-SYNTHETIC_BLOCK_TOKENS = 64
-SYNTHETIC_BLOCKS = (5_000, 20_000, 50_000, 100_000)
+SYNTHETIC_BLOCK_TOKENS = 256
+SYNTHETIC_BLOCKS = (500, 2_000, 5_000, 20_000)
 
 
 class Request(NamedTuple):
@@ -63,8 +63,8 @@ def traced(path: Path) -> tuple[list[Request], int]:
 
 
 def synthetic() -> list[Request]:
-    """Two hours of the project's workload: a session's prompts extend one another."""
-    rows = generate(Settings(days=2 / 24, seed=0)).requests
+    """An hour of the project's workload: a session's prompts extend one another."""
+    rows = generate(Settings(days=1 / 24, seed=0)).requests
     at_s = (rows["arrived_at"] - rows["arrived_at"][0]).dt.total_microseconds() / 1e6
     shared = SYSTEM_TOKENS // SYNTHETIC_BLOCK_TOKENS
     numbers: dict[object, int] = {}

@@ -193,7 +193,9 @@ class EvictionPolicy:
         kind = kind_of(turn, brought_tokens <= self.rules.short_tokens)
         full_end = len(keys) - partly_filled
         hints = [(len(keys), asked)] if asked else [(end, span.hint) for span, end in stretches]
-        ends = {fork_end, full_end, len(keys), *(end for end, hint in hints if hint != NO_HINT)} - {0}
+        ends = {fork_end, full_end, len(keys)} - {0}
+        if any(hint != NO_HINT for _, hint in hints):
+            ends |= {end for end, _ in hints}
         pieces: list[Span] = []
         start = 0
         for end in sorted(ends):

@@ -113,7 +113,7 @@ class EvictionRules:
     block_tokens: int = 16
     short_tokens: int = 2_048
     rebuild_cost: Callable[[int], float] = equal_cost
-    remembered_blocks: int = 200_000
+    remembered_blocks: int = 65_536
 
     def __post_init__(self) -> None:
         for name in ("block_tokens", "short_tokens"):

@@ -163,6 +163,16 @@ def test_shared_blocks_keep_the_last_explicit_priority():
     assert policy.evict(4, 3.0) == ["b", "t", "a", "s"]
 
 
+def test_a_hint_stays_with_the_blocks_that_it_was_given_for():
+    policy = EvictionPolicy()
+    used(policy, "r1", ["s", "a"], 0.0, retention=Retention(10))
+    used(policy, "r2", ["s"], 1.0, retention=Retention(35))
+    used(policy, "r3", ["s", "a"], 2.0)
+    used(policy, "r4", ["t"], 3.0, retention=Retention(20))
+
+    assert policy.evict(3, 4.0) == ["a", "t", "s"]
+
+
 def test_a_tenant_keeps_its_floor_against_others():
     policy = EvictionPolicy(EvictionRules(tenants={"small": TenantBlocks(floor=2)}))
     used(policy, "r1", ["a", "b", "c"], 0.0, tenant="small")
