@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from data.errors import InputError
-from pipeline.commands import collect, config, doctor, engine_sim, forecasts, lake, profile, traces
+from pipeline.commands import collect, config, doctor, engine_sim, forecasts, lake, play, profile, traces
 from pipeline.terminal import errors
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("serve")(forecasts.serve)
 app.command("collect")(collect.collect)
 app.command("doctor")(doctor.doctor)
 app.command("engine-sim")(engine_sim.engine_sim)
+app.command("play")(play.play_trace)
 app.add_typer(traces.app, name="traces")
 app.add_typer(lake.app, name="lake")
 app.add_typer(profile.app, name="profile")

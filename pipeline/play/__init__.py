@@ -1,0 +1,1 @@
+"""A trace played to an OpenAI endpoint as live load, and what its clients saw."""

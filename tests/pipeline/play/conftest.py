@@ -1,0 +1,3 @@
+from tests.data.conftest import real_trace
+
+__all__ = ["real_trace"]
