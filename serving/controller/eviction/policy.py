@@ -88,6 +88,7 @@ class EvictionPolicy:
 
         """
         self._pass_time(now_s)
+        keys = tuple(keys)  # the caller's list may grow with its request
         known = self._tree.known(keys)
         hits = self._tree.match(keys)
         grows = request in self._running

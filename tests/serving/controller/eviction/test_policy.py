@@ -124,7 +124,7 @@ def test_a_waiter_whose_blocks_are_not_cached_holds_nothing():
     policy.free("never heard of")
 
 
-def test_a_running_request_grows_and_takes_no_new_turn():
+def test_a_running_request_grows_by_using_its_longer_chain():
     policy = EvictionPolicy()
     policy.use("r1", ["a", "b"], 0.0)
 
@@ -132,6 +132,18 @@ def test_a_running_request_grows_and_takes_no_new_turn():
     assert policy.evict(3, 2.0) == []
     policy.free("r1")
     assert policy.evict(3, 2.0) == ["c", "b", "a"]
+
+
+def test_a_partly_filled_block_that_fills_up_under_another_key_leaves_first():
+    policy = EvictionPolicy()
+    keys = ["a", "p"]
+    policy.use("r1", keys, 0.0, partly_filled=True)
+    keys[1:] = ["b", "q"]
+
+    assert policy.use("r1", keys, 1.0, partly_filled=True) == 1
+    assert policy.evict(4, 2.0) == ["p"]
+    policy.free("r1")
+    assert policy.evict(4, 2.0) == ["q", "b", "a"]
 
 
 def test_blocks_of_lower_priority_leave_wholly_before_those_of_a_higher_one():
