@@ -1,7 +1,6 @@
 """Faults of a configuration as sentences: what is wrong, where, and which key was probably meant."""
 
 import re
-import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
@@ -9,6 +8,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from serving.config.scrub import scrubbed
 from serving.config.yaml_file import Place
 
 
@@ -141,16 +141,6 @@ def is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def scrubbed(text: str) -> str:
-    """The text without what may be secret in its URLs: passwords, and options named as such.
-
-    >>> scrubbed("postgresql://tide:geheim@db/lake?sslmode=require&password=geheim")
-    'postgresql://tide:***@db/lake?sslmode=require&password=***'
-    """
-    text = re.sub(r"(://[^/?#\s:@]*):[^/?#\s]*@", r"\1:***@", text)
-    return re.sub(r"(?i)([?&][^=&\s]*(?:pass|token|key|secret|auth|sig)[^=&\s]*=)[^&#\s'\"]*", r"\1***", text)
-
-
 def _within(annotation: Any, part: int | str) -> Any:
     annotation = plain(annotation)
     if is_model(annotation):
@@ -161,8 +151,8 @@ def _within(annotation: Any, part: int | str) -> Any:
     return get_args(annotation)[1] if get_origin(annotation) is dict else None
 
 
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 100
+_MOST_CHARACTERS = 100
+"""More of a value than this says nothing more."""
 
 _SAID = {
     "missing": "is missing",
@@ -184,4 +174,14 @@ def _said(error: ErrorDetails) -> str:
         said = said if error["type"] == "value_error" else f"must {said}"
     if error["type"] in ("missing", "value_error", "invalid_key"):
         return said
-    return f"{said}; got {scrubbed(_short.repr(error['input']))}"
+    return f"{said}; got {_got(error['input'])}"
+
+
+def _got(told: object) -> str:
+    """A value, for a message; of lists and sections the kind, for they may be endless or hold secrets."""
+    if isinstance(told, dict):
+        return "keys and values"
+    if isinstance(told, (list, tuple, set)):
+        return "a list"
+    text = scrubbed(repr(told))
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."

@@ -44,8 +44,7 @@ class Degradation(Section):
 
     trigger: Annotated[str, AfterValidator(_trigger)] = key(
         "DegradationRules.trigger",
-        "Queue depth or GPU use over which the ladder is climbed.",
-        "requests; share",
+        "Queue depth (requests) or GPU use (share) over which the ladder is climbed.",
         default="queue_depth > 5000 OR gpu_util > 0.92",
     )
     max_token_per_request: Int = key(

@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from serving.config.faults import scrubbed
 from serving.config.file import File
+from serving.config.scrub import scrubbed
 
 _DEFAULT = "  # default"
 _HIDDEN = "  # a secret is hidden here"

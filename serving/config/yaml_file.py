@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from data.errors import InputError
+from serving.config.scrub import scrubbed
 
 Place = tuple[int | str, ...]
 """Way to a value: keys, and positions in lists."""
@@ -52,6 +53,9 @@ def load(path: Path) -> Document:
         content = {} if node is None else loader.construct_document(node)
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}; give a configuration file") from error
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1},"
+        raise InputError(f"{path}{line} is not YAML: {scrubbed(error.problem or 'nothing known')}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
