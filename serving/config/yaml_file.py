@@ -54,8 +54,10 @@ def load(path: Path) -> Document:
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}; give a configuration file") from error
     except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1},"
-        raise InputError(f"{path}{line} is not YAML: {scrubbed(error.problem or 'nothing known')}") from error
+        where = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1},"
+        raise InputError(
+            f"{path}{where} is not YAML: {scrubbed(error.problem or 'nothing known')}"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
