@@ -60,7 +60,7 @@ async def play(
     ``timeout_s`` is the longest silence that a client bears. ``progress`` is called after each call.
 
     Raises:
-        InputError: when the address is none.
+        InputError: when the address is none, or nothing answers there.
 
     """
     try:
@@ -77,12 +77,19 @@ async def play(
         httpx.AsyncClient, base_url=base, timeout=timeout_s, trust_env=False, limits=limits
     )
     seen = []
-    async with client, asyncio.TaskGroup() as tasks:
-        start_s = clock.monotonic_s()
-        for shot in shots:
-            await clock.sleep(max(0.0, start_s + shot.at_s - clock.monotonic_s()))
-            seen.append(Seen(shot.lane, shot.at_s))
-            tasks.create_task(_call(client, shot, model, seen[-1], clock, start_s, random, progress))
+    async with client:
+        try:
+            await client.get("models")
+        except httpx.RequestError as error:
+            raise InputError(
+                f"Nothing answers at {url}/models ({error}); start the endpoint first."
+            ) from error
+        async with asyncio.TaskGroup() as tasks:
+            start_s = clock.monotonic_s()
+            for shot in shots:
+                await clock.sleep(max(0.0, start_s + shot.at_s - clock.monotonic_s()))
+                seen.append(Seen(shot.lane, shot.at_s))
+                tasks.create_task(_call(client, shot, model, seen[-1], clock, start_s, random, progress))
     return seen
 
 

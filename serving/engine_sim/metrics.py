@@ -26,6 +26,12 @@ class Metrics:
         self.gap_s = self._histogram("inter_token_latency", "Between two tokens.", GAP_BUCKETS_S)
         self.queue_s = self._histogram("request_queue_time", "From arrival to prefill.", TTFT_BUCKETS_S)
         self.whole_s = self._histogram("e2e_request_latency", "From arrival to end.", TTFT_BUCKETS_S)
+        self.late_s = Histogram(
+            "tidegate_sim_lateness_seconds",
+            "How late steps were told of: a machine that is too slow, not the engine.",
+            registry=self.registry,
+            buckets=GAP_BUCKETS_S,
+        )
         ended = Counter(
             "vllm:request_success",
             "Requests that have ended, by why.",

@@ -63,6 +63,7 @@ class RealTime:
                     continue
                 # Steps that are late are caught up with, but others get their turn between them.
                 await self._clock.sleep(max(0.0, due_s - self._clock.monotonic_s()))
+                self.metrics.late_s.observe(max(0.0, self._clock.monotonic_s() - due_s))
                 self._publish()
         except Exception:
             self.failed = True  # a fault of ours: /health says so, no one is left waiting

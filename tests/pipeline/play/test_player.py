@@ -34,6 +34,10 @@ def endpoint(*answers: Answer) -> Iterator[tuple[str, list[dict[str, str]]]]:
     script, asked = list(answers), []
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(404)
+            self.end_headers()
+
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             assert body["stream_options"] == {"include_usage": True}
@@ -95,6 +99,13 @@ def test_how_a_call_ends_is_told_apart(answers, end, tries, refusals):
     with endpoint(*answers) as (url, _):
         (seen,) = run(url, shot())
     assert (seen.end, seen.tries, seen.refusals) == (end, tries, refusals)
+
+
+def test_nothing_is_played_to_an_address_where_no_one_is():
+    with endpoint() as (url, _):
+        pass
+    with pytest.raises(InputError, match=r"Nothing answers at http.*/v1/models"):
+        run(url, shot())
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000/v1", "ftp://127.0.0.1/v1", "http://"])

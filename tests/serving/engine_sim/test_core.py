@@ -82,20 +82,33 @@ def test_tokens_are_conserved_and_blocks_given_back(plain, max_batch, chunk_toke
     assert engine.totals.finished == len(plain)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=20), st.booleans())
+conversations = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 12), st.booleans()), min_size=1, max_size=20
+)
+
+
+@given(conversations, st.booleans())
 def test_shared_prefixes_never_hold_more_than_there_is(shapes, chunked):
-    """Requests of four conversations, each with a prompt of some turns: heads are shared, tails are not."""
+    """Requests of four conversations, each with a prompt of some turns: heads are shared, tails are not.
+
+    Some leave as the next one but two comes.
+    """
     engine = EngineSim(SMALL, max_batch=4, chunk_tokens=16 if chunked else None)
-    for place, (conversation, turns) in enumerate(shapes):
+    requests = []
+    for place, (conversation, turns, _) in enumerate(shapes):
         prefix = [(conversation, turn) for turn in range(turns)]
-        engine.submit(place * 0.06, prompt_tokens=4 * turns + 1, output_tokens=20, prefix=prefix)
+        tokens = 4 * turns + 1
+        requests.append(engine.submit(place * 0.06, prompt_tokens=tokens, output_tokens=20, prefix=prefix))
+        if place > 2 and shapes[place - 3][2]:
+            engine.abort(requests[place - 3], place * 0.06)
     while engine.next_s is not None:
         engine.advance(engine.next_s)
         assert 0 <= engine.blocks.used <= SMALL.kv_blocks
         assert engine.blocks.used + len(engine.blocks._idle) <= SMALL.kv_blocks
     assert engine.blocks.used == 0
-    assert engine.totals.finished == len(shapes)
-    assert engine.totals.output_tokens == 20 * len(shapes)
+    assert engine.totals.finished + engine.totals.aborted == len(shapes)
+    assert engine.totals.output_tokens == sum(engine.generated(request) for request in requests)
+    assert all(engine.generated(r) == 20 for r in requests if r.state == "finished")
 
 
 @pytest.mark.parametrize("profile", [H100, A100])
