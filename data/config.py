@@ -12,7 +12,7 @@ telemetry:
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -28,7 +28,13 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _nothing(cls, told: Any) -> Any:
-        return {} if told is None else told  # all keys of a section commented out
+        """With everything under a key commented out YAML has null there: that is an empty section or list."""
+        if not isinstance(told, dict):
+            return {} if told is None else told
+        many = {
+            name for name, field in cls.model_fields.items() if get_origin(field.annotation) in (tuple, dict)
+        }
+        return {name: value for name, value in told.items() if value is not None or name not in many}
 
 
 class Mapping(Section):

@@ -1,10 +1,16 @@
 from dataclasses import fields
+from math import inf, nan
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from data.config import Telemetry
+from data.errors import InputError
 from serving.config.explain import entries
-from serving.config.file import File
+from serving.config.file import File, read
 from serving.config.mapping import read_eviction_rules, read_settings, to_settings
 from serving.controller.degradation import DegradationRules
 from serving.controller.engine_model import A100
@@ -30,8 +36,8 @@ def test_an_empty_file_is_the_service_without_one():
 
 
 def test_the_example_is_right_and_holds_the_documented_numbers():
-    settings = read_settings(EXAMPLE)
-    rules = settings.rules
+    told = read_settings(EXAMPLE)
+    rules = told.rules
 
     assert [rules.lane(name).weight for name in ("premium", "standard", "batch")] == [0.40, 0.45, 0.15]
     assert [rules.lane(name).ttft_target_ms for name in ("premium", "standard", "batch")] == [200, 800, 5_000]
@@ -40,8 +46,15 @@ def test_the_example_is_right_and_holds_the_documented_numbers():
     assert read_eviction_rules(EXAMPLE).bands.edges == (0.50, 0.85)
 
 
+def test_the_example_shows_the_defaults():
+    """But for the engine that it names, and what the defaults are where they are not told."""
+    told = read(EXAMPLE)
+    assert [target.name for target in told.telemetry.scrape] == ["pool-a"]
+    assert told.model_copy(update={"telemetry": Telemetry()}) == File()
+
+
 def test_each_section_reaches_its_rules(tmp_path):
-    settings = read_settings(
+    told = read_settings(
         written(
             tmp_path,
             """
@@ -67,10 +80,10 @@ def test_each_section_reaches_its_rules(tmp_path):
             """,
         )
     )
-    rules = settings.rules
+    rules = told.rules
 
-    assert (settings.lake, settings.source, settings.capacity_tokens_per_s) == ("elsewhere", "edge", 9_000)
-    assert [target.name for target in settings.scrape] == ["a"]
+    assert (told.lake, told.source, told.capacity_tokens_per_s) == ("elsewhere", "edge", 9_000)
+    assert [target.name for target in told.scrape] == ["a"]
     assert (rules.engine, rules.capacity, rules.engine_stale_s) == (A100, 50_000, 7)
     assert (rules.premium.weight, rules.premium.ttft_target_ms, rules.premium.protected) == (0.5, 100, True)
     assert (rules.batch.weight, rules.batch.ttft_target_ms, rules.batch.cut) == (0.2, 5_000, 0.5)
@@ -133,3 +146,33 @@ def test_every_setting_has_a_key(owner):
     }[owner]
 
     assert told - {"trigger"} | by_hand == {field.name for field in fields(owner)}
+
+
+NUMBERS = [
+    entry
+    for entry in entries()
+    if entry.range.startswith(("over", "from")) and "NAME" not in entry.path and "." in entry.path
+]
+
+
+@settings(deadline=None)
+@given(
+    entry=st.sampled_from(NUMBERS), number=st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from([inf, nan])
+)
+def test_what_the_file_takes_the_rules_take(entry, number, tmp_path_factory):
+    section, *inside = entry.path.split(".")
+    if section == "priority_queues":
+        told = {section: [{"name": lane, inside[0]: number} for lane in ("premium", "standard", "batch")]}
+    else:
+        told = {inside[-1]: number}
+        for name in reversed(inside[:-1]):
+            told = {name: told}
+        told = {section: told}
+    path = tmp_path_factory.mktemp("config") / "tidegate.yaml"
+    path.write_text(yaml.safe_dump(told))
+    try:
+        read(path)
+    except InputError:
+        return  # the cases tell what is refused, and how
+    read_settings(path)
+    read_eviction_rules(path)

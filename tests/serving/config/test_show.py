@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config.file import File, read
+from serving.config.mapping import to_eviction_rules, to_settings
 from serving.config.show import shown
 
 
@@ -81,6 +82,8 @@ def test_what_is_shown_reads_back_as_the_same(content: dict[str, Any]) -> None:
         path = Path(folder) / "tidegate.yaml"
         path.write_text(shown(file), encoding="utf-8")
         assert read(path) == file
+    to_settings(file, Path())  # what the file's checks let through, the rules take
+    to_eviction_rules(file.cache_eviction)
 
 
 def test_defaults_are_marked_and_nothing_else() -> None:
