@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+URL = r"^https?://"
+Name = Annotated[str, Field(pattern=NAME)]
 """Letters, digits, dots, dashes and underscores: it becomes a label, a file name and a source."""
 
 
@@ -50,7 +52,7 @@ class Target(Section):
     """An engine's metrics endpoint."""
 
     name: Name = Field(description="Name of the engine in metrics and in the lake.")
-    url: str = Field(pattern=r"^https?://", description="Where it shows its Prometheus metrics.")
+    url: str = Field(pattern=URL, description="Where it shows its Prometheus metrics.")
     interval_s: float = Field(5.0, gt=0, le=3600, description="Time from one scrape to the next.")
     timeout_s: float = Field(2.0, gt=0, le=60, description="A scrape that takes longer is a missed one.")
 

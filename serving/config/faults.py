@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from data.config import NAME, URL
+from serving.config.keys import HEADER
 from serving.config.scrub import scrubbed
 from serving.config.yaml_file import Place
 
@@ -73,12 +76,21 @@ def unknown(place: Place, model: type[BaseModel], refused: Mapping[str, str]) ->
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that the fewest slips of the hand turn into ``name``; None where none is known.
+    """The known name that was probably meant by ``name``; None where none is known.
+
+    One that two slips of the hand at most turn into it; else one that shares long stretches with it.
 
     >>> nearest("calm", ["calm_s", "climb_s"]), nearest("wieght", ["name", "weight"])
     ('calm_s', 'weight')
+    >>> nearest("queue", ["stale_s", "queue_capacity"])
+    'queue_capacity'
     """
-    return min(known, key=lambda other: distance(name, other), default=None)
+
+    def apart(other: str) -> float:
+        slips = distance(name, other)
+        return slips if slips <= 2 else 4.0 - SequenceMatcher(None, name, other).ratio()
+
+    return min(known, key=apart, default=None)
 
 
 def distance(one: str, other: str) -> int:
@@ -165,10 +177,17 @@ _SAID = {
     "bool_type": "must be true or false",
     "invalid_key": "must be text; put it in quotes",
 }
+_PATTERNS = {
+    NAME: "must be at most 63 letters, digits, dots, dashes and underscores, the first a letter or digit",
+    URL: "must start with http:// or https://",
+    HEADER: "must be a header's name in lower case",
+}
 
 
 def _said(error: ErrorDetails) -> str:
-    said = _SAID.get(error["type"])
+    said = _SAID.get(error["type"]) or _PATTERNS.get(error.get("ctx", {}).get("pattern", ""))
+    if error["type"] == "literal_error":
+        said = f"must be one of {error['ctx']['expected']}"
     if said is None:
         said = re.sub(r"^(Value error, |(Input|String|Value|List|Tuple) should )", "", error["msg"])
         said = said if error["type"] == "value_error" else f"must {said}"

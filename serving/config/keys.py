@@ -13,8 +13,10 @@ from serving.controller.eviction.settings import EvictionRules
 from serving.controller.kv_headroom import HeadroomRules
 from serving.controller.rules import Rules
 from serving.controller.tenants import TenantLimits
-from serving.settings import Settings
+from serving.settings import TOKEN, Settings
 
+HEADER = f"^{TOKEN.pattern}$"
+"""What the name of a header must match."""
 Int = Annotated[int, Field(strict=True)]
 """A whole number; text and true are none."""
 Float = Annotated[float, Field(strict=True)]

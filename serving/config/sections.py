@@ -7,9 +7,8 @@ Units stand in names; where they don't, `tidegate config explain` tells them.
 from typing import Literal
 
 from data.config import Name, Section
-from serving.config.keys import Float, Int, key
+from serving.config.keys import HEADER, Float, Int, key
 from serving.controller.rules import Rules
-from serving.settings import TOKEN
 
 LaneName = Literal["premium", "standard", "batch"]
 
@@ -29,7 +28,7 @@ class Service(Section):
     tenant_header: str = key(
         "Settings.tenant_header",
         "Request header in which a gateway names the tenant; it must take it away from clients.",
-        pattern=rf"^{TOKEN.pattern}$",
+        pattern=HEADER,
     )
     save_every_s: Float = key(
         "Settings.save_every_s",
