@@ -60,6 +60,8 @@ def create_app(live: RealTime, lengths: OutputLengths, model: str, max_model_tok
         body: ChatBody | CompletionBody, prompt_tokens: int | None, output_tokens: int | None
     ) -> tuple[Live, int]:
         """Put a request in line, or refuse it as vLLM does; its live part and its prompt's tokens."""
+        if live.failed:
+            raise HTTPException(503, "The simulated engine has failed; its log has the cause.")
         if body.model not in (None, model):
             raise HTTPException(404, f"The model `{body.model}` does not exist; there is `{model}`.")
         prompt, drawn = body.prompt(), lengths.draw()

@@ -19,13 +19,9 @@ class Live:
         self.request = request
         self.reason = reason
         self.tokens = 0
+        self.over = False  # told with the last tokens: the engine may be ahead of what was told
         self.last_s = request.arrived_s
         self.changed = asyncio.Event()
-
-    @property
-    def over(self) -> bool:
-        """True once there will be no more tokens."""
-        return self.request.state in ("finished", "aborted")
 
     async def growth(self) -> AsyncIterator[int]:
         """Count of tokens so far, each time that it has grown; ends with the request."""
@@ -69,7 +65,7 @@ class RealTime:
             self.failed = True  # a fault of ours: /health says so, no one is left waiting
             log.exception("the simulated engine failed")
             for live in list(self._live.values()):
-                live.request.state = "aborted"
+                live.request.state, live.over = "aborted", True
                 live.changed.set()
             self._live.clear()
             raise
@@ -99,15 +95,17 @@ class RealTime:
         if self.engine.abort(live.request, self._clock.monotonic_s()):
             del self._live[live.request]
             self.metrics.ended["abort"].inc()
+            live.over = True
             live.changed.set()
 
     def _publish(self) -> None:
         """Count and tell what steps have brought by now."""
         self.engine.advance(self._clock.monotonic_s())
         for live in list(self._live.values()):
-            if self._observe(live) or live.over:
+            if self._observe(live):
                 live.changed.set()
-            if live.over:
+            if live.request.state == "finished":
+                live.over = True
                 del self._live[live.request]
 
     def _observe(self, live: Live) -> bool:
