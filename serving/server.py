@@ -1,5 +1,6 @@
 """Starting and stopping the service on a socket."""
 
+import contextlib
 import gc
 import importlib.util
 import logging
@@ -29,10 +30,13 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
         InputError: when the bundle, the state or the address can't be used.
 
     """
-    if settings.ext_proc is not None:
-        check_ext_proc(*settings.ext_proc)
     app = create_app(Bundle.load(bundle), settings, SystemClock())
     listening = listen(host, port)
+    if settings.ext_proc is not None:
+        with contextlib.ExitStack() as unless_it_can:
+            unless_it_can.callback(listening.close)
+            check_ext_proc(*settings.ext_proc)
+            unless_it_can.pop_all()
     logs.configure()
     # What start-up made lives as long as the process: looking it through again would only pause decisions.
     gc.freeze()
@@ -53,11 +57,11 @@ def check_ext_proc(host: str, port: int) -> None:
     """
     if importlib.util.find_spec("grpc") is None:
         raise InputError("--ext-proc-port needs gRPC, which is not installed; pip install 'tidegate[envoy]'.")
-    listen(host, port).close()
+    listen(host, port, option="--ext-proc-port").close()
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 takes a free one.
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Open a listening socket; port 0 takes a free one. ``option`` is what an operator changes it with.
 
     Raises:
         InputError: when the address can't be used.
@@ -73,6 +77,6 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         raise InputError(
-            f"Address {host}:{port} can't be listened on ({error}); choose another with --host and --port."
+            f"Address {host}:{port} can't be listened on ({error}); choose another with --host and {option}."
         ) from error
     return listening

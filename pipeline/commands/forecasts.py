@@ -152,6 +152,9 @@ def serve(
         Path | None,
         typer.Option(help="Configuration file; `tidegate config explain` tells what it may hold."),
     ] = None,
+    ext_proc_port: Annotated[
+        int | None, typer.Option(help="Settle for Envoy by gRPC (ext_proc) on this port; 0 takes a free one.")
+    ] = None,
 ) -> None:
     """Run the online service until SIGTERM or SIGINT."""
     from dataclasses import replace
@@ -162,4 +165,10 @@ def serve(
 
     settings = Settings(lake="var/lake") if config is None else read_settings(config)
     location = settings.lake if lake is None else lake
-    run(bundle, replace(settings, state_file=state, lake=location or None), host, port)
+    settings = replace(
+        settings,
+        state_file=state,
+        lake=location or None,
+        ext_proc=None if ext_proc_port is None else (host, ext_proc_port),
+    )
+    run(bundle, settings, host, port)

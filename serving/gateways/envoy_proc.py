@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import grpc
 from grpc.aio import ServicerContext
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 from data.errors import InputError
 from serving.gateways.envoy_authz import RESERVATION
@@ -116,6 +116,12 @@ class ExternalProcessor:
             ["result"],
             registry=service.metrics.registry,
         )
+        watched = Gauge(
+            "tidegate_envoy_watched",
+            "Reservations of streams that Envoy holds.",
+            registry=service.metrics.registry,
+        )
+        watched.set_function(lambda: sum(exchange.reservation_id is not None for exchange in self._open))
 
     async def process(self, steps: AsyncIterator[Any], _: ServicerContext) -> AsyncIterator[Any]:
         """Serve one stream: a request and its answer."""
@@ -128,10 +134,8 @@ class ExternalProcessor:
                     self._settle(exchange)
                 if not step.observability_mode:
                     yield ProcessingResponse(**{step.WhichOneof("step"): {}})
+        finally:  # also when Envoy resets the stream: client or engine has gone
             self._settle(exchange)
-        except asyncio.CancelledError:  # Envoy reset the stream: client or engine has gone
-            self._settle(exchange)
-            raise
 
     def renew(self) -> None:
         """Start the leases of all requests that Envoy still holds anew."""

@@ -316,6 +316,7 @@ def renewed(stack: Stack) -> bool:
 
 def test_a_stream_over_the_lease_keeps_its_reservation(stack: Stack):
     with stack.stream("hold") as answer:
+        until(lambda: stack.service.metrics.registry.get_sample_value("tidegate_envoy_watched") == 1)
         for _ in range(5):
             stack.clock.advance(LEASE_S / 3)
             until(lambda: renewed(stack))
