@@ -2,17 +2,23 @@
 
 import math
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from data.config import Section, Telemetry
 from data.schema import LANES
 from serving.config.faults import Fault, dotted
 from serving.config.overload import CacheEviction, Degradation
+from serving.config.scrub import scrubbed
 from serving.config.sections import Backpressure, Lane
 from serving.config.yaml_file import Place
 
 
 def telemetry(told: Telemetry) -> Iterator[Fault]:
-    """Names that must differ."""
+    """Names that must differ, and addresses with a host."""
+    for position, target in enumerate(told.scrape):
+        if not _has_host(target.url):
+            place: Place = ("telemetry", "scrape", position, "url")
+            yield _fault(place, f"must name a host, and a port up to 65535; got '{scrubbed(target.url)}'")
     for name, attribute, entries in (("scrape", "name", told.scrape), ("logs", "source", told.logs)):
         seen: set[str] = set()
         for position, entry in enumerate(entries):
@@ -71,6 +77,14 @@ def cache_eviction(told: CacheEviction) -> Iterator[Fault]:
                 ("cache_eviction", "tenants", name, "ceiling_blocks"),
                 f"must not be under floor_blocks ({blocks.floor_blocks}); got {blocks.ceiling_blocks}",
             )
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _over(section: str, told: Section, smaller: str, larger: str) -> Fault:

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from data.config import Section, Telemetry
 from data.errors import InputError
 from data.lake.location import locate
+from data.readers.mapped import mapped_format
 from data.schema import LANES
 from serving.config import crosschecks
 from serving.config.faults import Fault, dotted, faults_of
@@ -96,11 +97,16 @@ def _between(file: File) -> list[Fault]:
 
 
 def _beyond(file: File, folder: Path) -> Iterator[Fault]:
-    """What is wrong with the places that the file names."""
+    """What is wrong with the places, columns and zones that the file names."""
     try:
         locate(file.telemetry.lake)
     except InputError as error:
         yield Fault(("telemetry", "lake"), f"telemetry.lake: {error}")
+    for name, mapping in file.telemetry.mappings.items():
+        try:
+            mapped_format(mapping)
+        except InputError as error:
+            yield Fault(("telemetry", "mappings", name), f"telemetry.mappings.{name}: {error}")
     try:
         find_profile(file.engine.profile, folder)
     except InputError as error:

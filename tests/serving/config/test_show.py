@@ -47,14 +47,13 @@ TENANT = some(
     lane=st.sampled_from(["premium", "standard", "batch"]),
     closed=st.booleans(),
 )
+MAPPING = TEXT.map(lambda column: {"columns": {"arrived_at": "#: b", "prompt_tokens": column}})
 TARGET = st.fixed_dictionaries({"name": NAME, "url": st.just("http://a/metrics?name=b")})
 FILES = some(
     telemetry=some(
         lake=NAME,
         scrape=st.lists(TARGET, max_size=3, unique_by=lambda target: target["name"]),
-        mappings=st.dictionaries(
-            NAME, some(time_zone=TEXT).map(lambda told: {"columns": {"a": "#: b"}, **told})
-        ),
+        mappings=st.dictionaries(NAME, MAPPING),
     ),
     service=some(source=NAME, capacity_tokens_per_s=st.none() | floats(), max_waiting_rows=COUNT),
     engine=some(
