@@ -1,4 +1,4 @@
-"""Prometheus metrics; the only labels are lane, reason and table, whose values are few and ours."""
+"""Prometheus metrics; labels are lane, reason, table, result and source, whose values are few and ours."""
 
 from collections.abc import Callable, Iterator, Mapping
 

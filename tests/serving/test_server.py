@@ -47,7 +47,7 @@ def test_the_command_serves_stops_on_sigterm_and_leaves_its_state(
     state, lake = tmp_path / "serve" / "guard.json", tmp_path / "lake"
     config = tmp_path / "tidegate.yaml"
     config.write_text(f"telemetry: {{lake: {lake}}}")
-    process, url = start(bundle_folder(None), state, "--config", str(config))
+    process, url = start(bundle_folder(None), state, "--config", str(config), "--ext-proc-port", "0")
     try:
         with httpx.Client(base_url=url) as client:
             for _ in range(100):
@@ -74,6 +74,7 @@ def test_the_command_serves_stops_on_sigterm_and_leaves_its_state(
             assert opened.query(f"SELECT count(*) FROM lake.{table} WHERE source = 'tidegate'").item() == 1
     lines = [json.loads(line) for line in log.splitlines()]
     assert all({"time", "level", "event"} <= set(line) for line in lines)
+    assert "ext_proc listening" in [line["event"] for line in lines]
     assert "secret-tenant" not in log
     assert not [line for line in lines if line["level"] == "error"]
 
