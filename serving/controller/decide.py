@@ -1,8 +1,9 @@
 """The controller: whether a request may in now, has to wait or is refused, and why."""
 
 import threading
+from collections.abc import Callable
 from random import Random
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from serving.controller.decision import Decision, RequestFacts
 from serving.controller.gate import CAN_WAIT, Gate
@@ -12,6 +13,8 @@ from serving.controller.snapshot import Snapshot, take_snapshot
 from serving.controller.tenants import TenantLimits
 from serving.controller.turns import Answers, give_turns
 from serving.controller.waiting import Ticket
+
+T = TypeVar("T")
 
 
 class Controller:
@@ -234,6 +237,14 @@ class Controller:
         """Move the tightening towards ``target`` in [0, 1]; renew it while the alarm stands."""
         with self._lock:
             self._gate.tightening.set(target, self._advance(now_s))
+
+    def on_gate(self, step: Callable[[Gate, float], T], now_s: float) -> T:
+        """Take a step on the gate's state, for what shares its limits; who waits gets what that frees."""
+        with self._lock:
+            now_s = self._advance(now_s)
+            result = step(self._gate, now_s)
+            give_turns(self._gate, now_s, self._answers)
+            return result
 
     def snapshot(self, now_s: float) -> Snapshot:
         """State of the controller for metrics."""

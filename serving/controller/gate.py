@@ -29,6 +29,7 @@ from serving.controller.outputs import OutputTable, limit_of
 from serving.controller.overload import NO_MEASURES, Overload, capped
 from serving.controller.retry_after import quota_wait_ms
 from serving.controller.rules import Rules
+from serving.controller.shared_limits import SharedLimits
 from serving.controller.tenants import Tenants
 from serving.controller.tightening import Tightening
 from serving.controller.waiting import Ticket, Waiting
@@ -63,8 +64,15 @@ class Gate:
         self.expired = 0
         self.unknown_reservations = 0
         self.unknown_lanes = 0
+        self.shared: SharedLimits | None = None  # where replicas hold the limits together
         self._elapsed = Elapsed()
         self._shrunk = False
+
+    def share(self, shared: SharedLimits, now_s: float) -> None:
+        """Hold the capacity and the tenants' quotas together with other replicas from now on."""
+        self.shared = shared
+        self.tenants.share(shared, now_s + self.wall_offset_s)
+        self.resize(now_s)
 
     def at(self, now_s: float) -> float:
         """Time that the gate goes by when the clock reads ``now_s``; ends the leases that are over."""
@@ -99,7 +107,10 @@ class Gate:
 
     def pressure(self, now_s: float) -> float:
         """Backpressure now."""
-        return self.backpressure.score(self.ledger.held_tokens, now_s)
+        held_tokens = self.ledger.held_tokens
+        if self.shared is not None:
+            held_tokens += self.shared.held_elsewhere_tokens
+        return self.backpressure.score(held_tokens, now_s)
 
     def refusal(
         self, ticket: Ticket, tau: float, pressure: float, now_s: float
@@ -172,6 +183,8 @@ class Gate:
             lane.name, tokens, now_s, ticket.flow, limit, ticket.answers, charge, prompt_tokens - paid, waited
         )
         self.lanes.take(lane, tokens, now_s)
+        if self.shared is not None:
+            self.shared.held(lane).taken(tokens)
         if waited:
             self.waiting.by_lane[lane.name].count(ticket.account, tokens)
         return Decision(
@@ -204,6 +217,8 @@ class Gate:
         if ticket.charge is not None:
             self.tenants.settle(ticket.charge, 0, now_s + self.wall_offset_s)
             ticket.charge = None
+        if self.shared is not None:
+            self.shared.missed(ticket, reason)
         lane.refused[reason] += 1
         lane.tightened += tightened
         retry_after_ms = None
@@ -252,6 +267,8 @@ class Gate:
         if reservation is None:
             self.unknown_reservations += 1
         else:
+            if self.shared is not None and self.shared.exact:
+                self.shared.wake()  # others may need it
             self.lanes.give_back(self.lanes.by_name[reservation.lane], reservation.tokens, now_s)
         return reservation
 
@@ -267,12 +284,25 @@ class Gate:
 
     def resize(self, now_s: float) -> None:
         """Let the capacity follow what can really be used of it."""
+        if self.shared is not None:
+            self._resize_shared(self.shared, self.headroom.share(now_s))
+            return
         usable_tokens = round(self.headroom.share(now_s) * self.rules.capacity)
         if usable_tokens != self.ledger.capacity_tokens:
             self._shrunk = usable_tokens < self.rules.capacity
             self.ledger.capacity_tokens = usable_tokens
             self.lanes.resize(usable_tokens)
             self.backpressure.resize(usable_tokens)
+
+    def _resize_shared(self, shared: SharedLimits, usable: float) -> None:
+        self._shrunk = usable < 1.0
+        rest_tokens = round(usable * max(0, shared.rest.ceiling_tokens))
+        protected_tokens = round(usable * max(0, shared.protected.ceiling_tokens))
+        self.ledger.capacity_tokens = protected_tokens + rest_tokens
+        self.lanes.allot(rest_tokens, shared.rest.limit_tokens)
+        # While the store is lost nobody knows what others hold: then it is measured against the own share.
+        parts = shared.replicas if shared.lost else 1
+        self.backpressure.resize(max(1, round(usable * self.rules.capacity / parts)))
 
     def _lane(self, name: str) -> Lane:
         lane = self.lanes.by_name.get(name)

@@ -65,6 +65,7 @@ class Lanes:
         self._rules = rules
         capacity = rules.capacity
         self.resize(capacity)
+        self.part = 1.0  # of the lanes' shares that this replica may use, where replicas share them
         self.shared_held_tokens = 0
         self.by_name = {
             name: Lane(name, rule, rules, capacity if rule.protected else self.shared_tokens, random)
@@ -80,6 +81,11 @@ class Lanes:
         )
         self.shared_tokens = capacity_tokens - protected
 
+    def allot(self, tokens: int, of_tokens: int) -> None:
+        """Go by this replica's part of what the lanes without protection share."""
+        self.shared_tokens = tokens
+        self.part = tokens / of_tokens if of_tokens else 0.0
+
     def overflow_tokens(self, lane: Lane, tokens: int, tightening: float, now_s: float) -> int:
         """Tokens that must leave before the lane's budget has room for ``tokens``; 0 when it has.
 
@@ -87,7 +93,7 @@ class Lanes:
         """
         if lane.rule.protected:
             return 0
-        left = 1.0 - lane.rule.cut * tightening
+        left = (1.0 - lane.rule.cut * tightening) * self.part
         held = lane.held_tokens + tokens
         over = held - round(lane.most_tokens * left)
         over_shared = self.shared_held_tokens + tokens - self.shared_tokens
@@ -116,7 +122,7 @@ class Lanes:
 
     def call_back(self, lane: Lane, tokens: int, until_s: float) -> None:
         """Stop loans until ``until_s`` where the lane was refused ``tokens`` within its own share."""
-        if not lane.rule.protected and lane.held_tokens + tokens <= lane.share_tokens:
+        if not lane.rule.protected and lane.held_tokens + tokens <= lane.share_tokens * self.part:
             lane.called_back_until_s = max(lane.called_back_until_s, until_s)
 
     def hold(self, lane: Lane, tokens: int) -> None:

@@ -1,13 +1,21 @@
 """Token quotas over an hour or a day: what was charged in a window, what is left, and when more will be."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from data.errors import InputError
+
+if TYPE_CHECKING:
+    from serving.controller.pool import Pool
 
 HOUR_S, DAY_S = 3_600, 86_400
 PARTS = 60
 """A sliding window moves on by a sixtieth of its length: a minute of an hour, 24 minutes of a day."""
+SOON_S = 0.2
+"""Wait for room of a shared quota that other replicas have and this one asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,9 @@ class Window:
     clock. In any stretch of a sliding window's length at most the quota is charged; tokens leave it up to a
     sixtieth of its length late.
 
+    Where replicas share the quota, a window counts what this one charged, and its ``pool`` says how far that
+    may go; the credit is the pool's as well.
+
     >>> hour = Window(HOUR_S, Quota(1_000), wall_s=0.0)
     >>> part, from_credit = hour.take(900, 10.0)
     >>> hour.wait_s(200, 10.0), hour.wait_s(1_001, 10.0)
@@ -60,6 +71,7 @@ class Window:
         "_period",
         "_period_used",
         "_used",
+        "pool",
     )
 
     def __init__(self, length_s: int, quota: Quota | None, wall_s: float) -> None:
@@ -72,13 +84,14 @@ class Window:
         self._period_used = 0  # what was charged in this hour or day of the calendar
         self._parts: dict[int, int] | None = None  # of a sliding window: tokens by the part they came in
         self._limit, self._burst = math.inf, 0
+        self.pool: Pool | None = None
         self.set(quota, wall_s)
 
     def set(self, quota: Quota | None, wall_s: float) -> None:
         """Change the quota; what was charged stays charged."""
         self._roll(wall_s)
         self._limit = math.inf if quota is None else float(quota.tokens)
-        self._burst = 0 if quota is None else quota.burst_tokens
+        self._burst = 0 if quota is None or self.pool is not None else quota.burst_tokens
         self._credit = min(self._credit, self._burst)
         sliding = quota is not None and quota.sliding
         if sliding and self._parts is None:
@@ -86,6 +99,12 @@ class Window:
         elif not sliding and self._parts is not None:
             self._parts = None
             self._used = self._period_used
+
+    def share(self, pool: Pool | None) -> None:
+        """Go by a pool that replicas share, or with None by this window alone."""
+        self.pool = pool
+        if pool is not None:
+            self._credit = self._burst = 0
 
     def used_tokens(self, wall_s: float) -> int:
         """Tokens that count against the quota."""
@@ -101,6 +120,8 @@ class Window:
         """Seconds until there is room for ``tokens``: 0 now, infinite where there never will be."""
         if int(wall_s // self._part_s) != self._part:
             self._roll(wall_s)
+        if self.pool is not None:
+            return self._shared_wait_s(self.pool, tokens, wall_s)
         over = self._used + tokens - self._limit - self._credit
         if over <= 0:
             return 0.0
@@ -116,6 +137,17 @@ class Window:
             over -= charged
             leaves_s = (part + PARTS + 1) * self._part_s
         return max(credit_s, leaves_s - wall_s)
+
+    def _shared_wait_s(self, pool: Pool, tokens: int, wall_s: float) -> float:
+        if self._used + tokens <= pool.ceiling_tokens:
+            return 0.0
+        if tokens > pool.limit_tokens + pool.burst_tokens:
+            return math.inf
+        if pool.reachable_tokens >= tokens:
+            return SOON_S
+        if self._parts is not None:  # what leaves the windows of other replicas, and when, is not known here
+            return (self._part + 1) * self._part_s - wall_s
+        return (self._period + 1) * self._length_s - wall_s
 
     def _credit_wait_s(self, wanted: float, wall_s: float) -> float:
         """Seconds until the credit is at least ``wanted``, when nothing more is charged."""
@@ -138,6 +170,8 @@ class Window:
         self._period_used += tokens
         if self._parts is not None:
             self._parts[self._part] = self._parts.get(self._part, 0) + tokens
+        if self.pool is not None:
+            self.pool.taken(tokens)
         return self._part, from_credit
 
     def settle(self, part: int, from_credit: int, change_tokens: int, wall_s: float) -> None:
@@ -147,6 +181,8 @@ class Window:
             return
         if int(wall_s // self._part_s) != self._part:
             self._roll(wall_s)
+        if self.pool is not None:
+            self.pool.touch()
         back = -change_tokens
         if from_credit:
             to_credit = min(from_credit, back)
@@ -181,6 +217,7 @@ class Window:
         if part <= self._part:
             return
         self._part = part
+        before = self._used
         period = part // PARTS
         if period > self._period:
             if self._burst:
@@ -194,3 +231,5 @@ class Window:
         if self._parts is not None:
             for old in [old for old in self._parts if old < part - PARTS]:
                 self._used -= self._parts.pop(old)
+        if self.pool is not None:
+            self.pool.rolled(before - self._used)

@@ -4,15 +4,20 @@ A charge is prompt and output tokens: expected when a request is let in or start
 really used when it is settled, given back when it was cancelled or never heard of again.
 """
 
+from __future__ import annotations
+
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from data.errors import InputError
 from data.schema import LANES
 from serving.controller.quota import DAY_S, HOUR_S, Quota, Window
+
+if TYPE_CHECKING:
+    from serving.controller.shared_limits import SharedLimits
 
 CELLS = 1 << 14
 """Cells in which what forgotten tenants were charged is kept: 2 rows, for hours and days."""
@@ -110,9 +115,18 @@ class Tenants:
         self._unconfigured = 0
         self._idle: OrderedDict[str | None, Account] = OrderedDict()  # those that may be forgotten
         self._forgotten: dict[tuple[int, int], tuple[float, int]] = {}
+        self._shared: SharedLimits | None = None
 
     def __len__(self) -> int:
         return len(self._accounts)
+
+    def share(self, shared: SharedLimits, wall_s: float) -> None:
+        """Share the quotas of all accounts with other replicas; configured tenants get theirs at once."""
+        self._shared = shared
+        for name in self._configured:
+            self.account(name, wall_s)
+        for account in self._accounts.values():
+            shared.adopt(account, wall_s)
 
     def account(self, name: str | None, wall_s: float) -> Account:
         """Account of a tenant; a new one has the default limits."""
@@ -128,6 +142,8 @@ class Tenants:
         account.limited = account.limits.limited
         account.hour.set(account.limits.hourly, wall_s)
         account.day.set(account.limits.daily, wall_s)
+        if self._shared is not None:
+            self._shared.adopt(account, wall_s)
         self._idle.pop(name, None)
         if not account.configured and not account.open:
             self._idle[name] = account
@@ -154,6 +170,8 @@ class Tenants:
     def _new(self, name: str | None, wall_s: float) -> Account:
         if name is not None and name in self._configured:
             account = self._accounts[name] = Account(name, self._configured[name], True, wall_s)
+            if self._shared is not None:
+                self._shared.adopt(account, wall_s)
             return account
         while self._unconfigured >= self._most and self._idle:
             old, forgotten = self._idle.popitem(last=False)
@@ -161,12 +179,16 @@ class Tenants:
             self._unconfigured -= 1
             self.evicted += 1
             self._remember(forgotten, wall_s)
+            if self._shared is not None:
+                self._shared.forget(forgotten)
         account = self._accounts[name] = self._idle[name] = Account(name, self._default, False, wall_s)
         self._unconfigured += 1
         for window, length_s in ((account.hour, HOUR_S), (account.day, DAY_S)):
             used = min(self._cell(cell, wall_s) for cell in _cells(name, length_s))
             if used:
                 window.take(used, wall_s)
+        if self._shared is not None:
+            self._shared.adopt(account, wall_s)
         return account
 
     def _remember(self, account: Account, wall_s: float) -> None:

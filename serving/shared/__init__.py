@@ -1,0 +1,1 @@
+"""Limits that several replicas hold together, through a Redis or Valkey server."""
