@@ -26,6 +26,7 @@ from serving.pushes import Pushes
 from serving.recording import Recording, recent_requests
 from serving.scraping import Scraping
 from serving.settings import Settings
+from serving.shared.optional import sharing_of
 
 START_PATIENCE_S = 10.0
 """The lake has this long to answer at the start."""
@@ -58,7 +59,12 @@ class Service:
         self.meter = Meter(settings.capacity_tokens_per_s)
         self.predictor = Predictor(bundle, guard, self.offered, self.meter)
         # A name of this process: a settlement that outlived a restart must not free another's reservation.
-        self.controller = Controller(settings.rules, id_prefix=f"r{secrets.token_hex(4)}-")
+        self.controller = Controller(
+            settings.rules,
+            id_prefix=f"r{secrets.token_hex(4)}-",
+            wall_offset_s=clock.wall_us() / 1e6 - clock.monotonic_s(),
+        )
+        self.sharing = sharing_of(self.controller, settings.shared, clock)
         self.engine = Engine(self.controller, self.offered.live.engines)
         self.metrics = Metrics(self.gauges)
         # It opens the lake with the first rows: where that fails, the service decides all the same.
@@ -82,23 +88,16 @@ class Service:
         self._admitted: OrderedDict[str, _Admitted] = OrderedDict()  # by reservation
         self._saved_s = clock.monotonic_s()
 
+    async def make_room(self, request: messages.AdmitRequest) -> None:
+        """Call it before `admit`: where replicas share limits it may wait, up to a deadline, for room."""
+        if self.sharing is not None:
+            await self.sharing.make_room(_facts(request))
+
     def admit(self, request: messages.AdmitRequest) -> Decision:
         """Decide on a request; admitted or not, it is offered load."""
         now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
         self._steer(now_s)
-        facts = RequestFacts(
-            request.prompt_tokens,
-            request.tenant,
-            request.model,
-            request.lane,
-            request.max_tokens,
-            request.max_completion_tokens,
-            request.n,
-            deadline_ms=request.deadline_ms,
-            cached_tokens=request.cached_tokens,
-            continuation=request.continuation,
-        )
-        decision = self.controller.admit(facts, now_s)
+        decision = self.controller.admit(_facts(request), now_s)
         offer = self.offered.arrive(
             now_us,
             now_s,
@@ -168,6 +167,7 @@ class Service:
         now_us = self.clock.wall_us()
         return {
             **views.gauges(self.predictor, self.controller, self.clock),
+            **({} if self.sharing is None else self.sharing.gauges()),
             "tidegate_kv_cache_usage": (
                 "Share of KV blocks in use, as the engine says.",
                 self.engine.reading("kv_cache_usage", now_us),
@@ -252,3 +252,18 @@ class Service:
         except OSError as error:
             # Deciding goes on; the file from before still holds most of the budget.
             log.error("guard state not saved", extra={"fields": {"reason": str(error)}})
+
+
+def _facts(request: messages.AdmitRequest) -> RequestFacts:
+    return RequestFacts(
+        request.prompt_tokens,
+        request.tenant,
+        request.model,
+        request.lane,
+        request.max_tokens,
+        request.max_completion_tokens,
+        request.n,
+        deadline_ms=request.deadline_ms,
+        cached_tokens=request.cached_tokens,
+        continuation=request.continuation,
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from data.config import Target
 from data.errors import InputError
 from serving.controller.rules import Rules
+from serving.shared.settings import SharedSettings
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 """A header's name, as RFC 9110 spells it."""
@@ -30,6 +31,7 @@ class Settings:
         source: name of this service's rows in the lake.
         tenant_header: request header in which a gateway names the tenant; it must take it away from clients.
         ext_proc: host and port of the gRPC service that settles for Envoy; None runs none. Needs `.[envoy]`.
+        shared: where replicas hold the limits together; None is this process alone. Needs `.[shared]`.
         max_waiting_rows: rows that may wait for the lake; with more, senders are told to come back.
 
     """
@@ -47,6 +49,7 @@ class Settings:
     max_waiting_rows: int = 200_000
     tenant_header: str = "x-tidegate-tenant"
     ext_proc: tuple[str, int] | None = None
+    shared: SharedSettings | None = None
 
     def __post_init__(self) -> None:
         for name in (

@@ -15,6 +15,7 @@ from serving.config.faults import Fault, dotted, faults_of
 from serving.config.overload import CacheEviction, Degradation, KvHeadroom
 from serving.config.profile import find_profile
 from serving.config.sections import Backpressure, Engine, Lane, Reservations, Service, Tightening
+from serving.config.shared import Shared, crosscheck
 from serving.config.tenants import Tenants, Waiting
 from serving.config.yaml_file import Document, load
 
@@ -62,6 +63,9 @@ class File(Section):
         default=KvHeadroom(), description="What failures for want of KV blocks do."
     )
     cache_eviction: CacheEviction = Field(default=CacheEviction(), description="Which KV blocks leave first.")
+    shared: Shared | None = Field(
+        default=None, description="Limits that replicas hold together. null: this process alone."
+    )
 
 
 def read(path: str | Path) -> File:
@@ -93,6 +97,7 @@ def _between(file: File) -> list[Fault]:
         *crosschecks.backpressure(file.backpressure),
         *crosschecks.degradation(file.degradation),
         *crosschecks.cache_eviction(file.cache_eviction),
+        *crosscheck(file.shared),
     ]
 
 

@@ -14,6 +14,7 @@ from serving.controller.kv_headroom import HeadroomRules
 from serving.controller.rules import Rules
 from serving.controller.tenants import TenantLimits
 from serving.settings import TOKEN, Settings
+from serving.shared.settings import SharedSettings
 
 HEADER = f"^{TOKEN.pattern}$"
 """What the name of a header must match."""
@@ -29,6 +30,7 @@ _DEFAULTS = {
     "EvictionRules": EvictionRules(),
     "TenantLimits": TenantLimits(),
     "Settings": Settings(),
+    "SharedSettings": SharedSettings("redis://"),
 }
 
 

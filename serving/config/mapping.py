@@ -14,6 +14,7 @@ from serving.controller.quota import Quota
 from serving.controller.rules import LaneRule, Rules
 from serving.controller.tenants import TenantLimits
 from serving.settings import Settings
+from serving.shared.settings import SharedSettings
 
 
 def read_settings(path: Path) -> Settings:
@@ -52,6 +53,7 @@ def to_settings(file: File, folder: Path) -> Settings:
         rules=to_rules(file, folder),
         lake=file.telemetry.lake,
         scrape=file.telemetry.scrape,
+        shared=None if file.shared is None else SharedSettings(**arguments(file.shared, "SharedSettings")),
     )
 
 

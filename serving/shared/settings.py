@@ -1,13 +1,17 @@
 """Settings of limits that replicas share, checked when the service starts."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from data.errors import InputError
 
 Mode = Literal["leased", "exact"]
-SCHEMES = ("redis", "rediss", "unix")
+URL = r"^(redis|rediss|unix)://"
+PREFIX = r"^[^{}]+$"
+"""Braces would change the slot that a cluster keeps the keys in."""
+LEASE_EXCHANGES = 3
+"""A lease lasts so many exchanges at least: one that is lost ends none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,8 @@ class SharedSettings:
     prefix: str = "tidegate"
 
     def __post_init__(self) -> None:
-        scheme = urlsplit(self.url).scheme
-        if scheme not in SCHEMES:
-            raise InputError(
-                f"Setting shared.url must start with {', '.join(f'{name}://' for name in SCHEMES)}; "
-                f"got {f'{scheme}://' if scheme else 'no scheme'}."
-            )
+        if not re.match(URL, self.url):  # it isn't repeated: it may hold a password
+            raise InputError("Setting shared.url must start with redis://, rediss:// or unix://.")
         if self.mode not in get_args(Mode):
             raise InputError(
                 f"Setting shared.mode must be one of {', '.join(get_args(Mode))}; got {self.mode!r}."
@@ -52,12 +52,10 @@ class SharedSettings:
                 raise InputError(
                     f"Setting shared.{name} must be over 0 and finite; got {getattr(self, name)!r}."
                 )
-        if self.lease_s < 3 * self.exchange_s:
+        if self.lease_s < LEASE_EXCHANGES * self.exchange_s:
             raise InputError(
-                f"Setting shared.lease_s must be at least 3 times exchange_s ({self.exchange_s:g}), so that "
-                f"one lost exchange ends no lease; got {self.lease_s:g}."
+                f"Setting shared.lease_s must be at least {LEASE_EXCHANGES} times exchange_s "
+                f"({self.exchange_s:g}); got {self.lease_s:g}."
             )
-        if not self.prefix or set("{}") & set(self.prefix):
-            raise InputError(
-                f"Setting shared.prefix must be a text without braces and not empty; got {self.prefix!r}."
-            )
+        if not re.match(PREFIX, self.prefix):
+            raise InputError(f"Setting shared.prefix must be text without braces; got {self.prefix!r}.")

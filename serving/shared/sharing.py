@@ -129,6 +129,19 @@ class Sharing:
             log.warning("left without a word", extra={"fields": {"reason": type(error).__name__}})
         await self._store.close()
 
+    def gauges(self) -> dict[str, tuple[str, float | None]]:
+        """What /metrics shows of sharing."""
+        return {
+            "tidegate_shared_store_lost": (
+                "The shared store gives no answer: limits are this replica's share.",
+                float(self.lost),
+            ),
+            "tidegate_shared_replicas": ("Replicas that the share is reckoned for.", float(self.replicas)),
+            "tidegate_shared_exchanges": ("Exchanges that the store answered.", float(self.exchanges)),
+            "tidegate_shared_failures": ("Exchanges that it did not answer.", float(self.failures)),
+            "tidegate_shared_late": ("Requests decided without the room they waited for.", float(self.late)),
+        }
+
     def _lacking(self, gate: Gate, facts: RequestFacts, now_s: float) -> tuple[list[Pool], int]:
         ticket = gate.ticket(replace(facts, continuation=None), now_s)
         for pool in self._limits.pools(ticket)[1:]:

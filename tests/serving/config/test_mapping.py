@@ -21,6 +21,7 @@ from serving.controller.rules import Rules
 from serving.controller.tenants import TenantLimits
 from serving.profiles import write_profile
 from serving.settings import Settings
+from serving.shared.settings import SharedSettings
 
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "tidegate.example.yaml"
 
@@ -123,7 +124,8 @@ def test_a_profile_is_sought_beside_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "owner", [Rules, TenantLimits, Quota, DegradationRules, HeadroomRules, EvictionRules, Settings]
+    "owner",
+    [Rules, TenantLimits, Quota, DegradationRules, HeadroomRules, EvictionRules, Settings, SharedSettings],
 )
 def test_every_setting_has_a_key(owner):
     told = {
@@ -142,7 +144,9 @@ def test_every_setting_has_a_key(owner):
             "scrape",
             "state_file",
             "ext_proc",
-        },  # the last two are options of the command
+            "shared",
+        },  # state_file and ext_proc are options of the command
+        SharedSettings: set(),
     }[owner]
 
     assert told - {"trigger"} | by_hand == {field.name for field in fields(owner)}
@@ -176,3 +180,11 @@ def test_what_the_file_takes_the_rules_take(entry, number, tmp_path_factory):
         return  # the cases tell what is refused, and how
     read_settings(path)
     read_eviction_rules(path)
+
+
+def test_shared_limits_reach_the_settings(tmp_path):
+    told = "shared: {url: 'rediss://tide@store:6380/0', mode: exact, replicas: 4, lease_s: 2}"
+    assert read_settings(written(tmp_path, told)).shared == SharedSettings(
+        "rediss://tide@store:6380/0", "exact", 4, lease_s=2
+    )
+    assert read_settings(written(tmp_path, "shared:")).shared is None
