@@ -14,8 +14,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from data.live import otlp
 from data.live.otlp_body import BodyError
 from models.bundle import Bundle
-from serving import problems, views
+from serving import problems, signals, views
 from serving.clock import Clock
+from serving.gateways import nginx
 from serving.gateways.envoy_authz import EnvoyAuthz
 from serving.messages import (
     AdmitRequest,
@@ -118,6 +119,8 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
             tasks.append(asyncio.create_task(service.recording.run()))
         if service.scraping:
             tasks.append(asyncio.create_task(service.scraping.run()))
+        if service.sharing:
+            tasks.append(asyncio.create_task(service.sharing.run()))
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if settings.ext_proc is not None:
@@ -141,6 +144,10 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     app.add_middleware(problems.BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(EnvoyAuthz, service=service)  # outside the bound: a long body is no refusal there
 
+    app.include_router(nginx.router(service))
+
+    app.include_router(signals.router(service))
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def home() -> str:
         return HOME
@@ -152,6 +159,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     )
     async def admit(request: AdmitRequest) -> AdmitResponse | JSONResponse:
         """Ask to let a request in. A refusal is an OpenAI-style 429 that says when to come back."""
+        await service.make_room(request)
         with service.metrics.decision_s.time():
             decision = service.admit(request)
         if decision.reservation_id is None:

@@ -1,0 +1,318 @@
+"""The example configuration in a real nginx, before a real Tidegate and a small engine."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from models.bundle import Bundle
+from serving.app import create_app
+from serving.clock import ManualClock
+from serving.controller.rules import Rules
+from serving.messages import AdmitRequest, SettleRequest
+from serving.settings import Settings
+
+CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "nginx" / "nginx.conf"
+KEY = {"authorization": "Bearer sk-demo"}
+FORGED = {
+    "x-tidegate-reservation-id": "r-forged",
+    "x-tidegate-tenant": "boss",
+    "x-tidegate-prompt-tokens": "1",
+    "x-tidegate-lane": "premium",
+}
+CAPACITY_TOKENS = 100_000
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """What ``look`` finds as soon as it finds something."""
+    deadline_s = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.005)
+    return found
+
+
+@contextlib.contextmanager
+def running(app: Any) -> Iterator[int]:
+    """Serve an ASGI app from a thread; yields its port."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        until(lambda: server.started or not thread.is_alive())
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+
+
+class Engine:
+    """An engine whose answer the body's ``act`` chooses: a status, or a stream that waits to be released."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, str]] = []
+        self.released = threading.Event()
+        self.app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["GET", "POST"])])
+
+    async def answer(self, request: Request) -> Response:
+        self.seen.append(dict(request.headers))
+        act = json.loads(await request.body() or b"{}").get("act", 200)
+        if act == "hold":
+            return StreamingResponse(self.hold(), media_type="text/event-stream")
+        return JSONResponse({"by": "engine"}, act)
+
+    async def hold(self) -> Any:
+        yield "data: {}\n\n"
+        while not self.released.is_set():
+            await asyncio.sleep(0.005)
+        yield "data: [DONE]\n\n"
+
+
+class Stack:
+    """nginx, Tidegate and the engine, and what went through them."""
+
+    def __init__(self, engine: Engine, service: Any, urls: dict[str, str]) -> None:
+        self.engine, self.service, self.urls = engine, service, urls
+        self.asked: list[AdmitRequest] = []
+        self.settled: list[SettleRequest] = []
+        admit, settle = service.admit, service.settle
+
+        def noted_admit(request: AdmitRequest) -> Any:
+            self.asked.append(request)
+            return admit(request)
+
+        def noted_settle(request: SettleRequest) -> bool:
+            known = bool(settle(request))
+            self.settled.append(request)
+            return known
+
+        service.admit, service.settle = noted_admit, noted_settle
+        self.client = httpx.Client(headers=KEY, timeout=60)
+
+    def post(self, to: str = "main", headers: dict[str, str] | None = None, **body: object) -> httpx.Response:
+        body = {"model": "m", "prompt": "a" * 400} | body
+        return self.client.post(self.urls[to] + "/v1/completions", json=body, headers=headers)
+
+    def stream(self) -> Any:
+        body = {"prompt": "a" * 400, "act": "hold"}
+        return self.client.stream("POST", self.urls["main"] + "/v1/completions", json=body)
+
+    def held(self) -> int:
+        return int(self.service.controller.snapshot(self.service.clock.monotonic_s()).held_tokens)
+
+    def count(self, result: str) -> float:
+        registry = self.service.metrics.registry
+        return registry.get_sample_value("tidegate_nginx_checks_total", {"result": result}) or 0.0
+
+    def last(self) -> SettleRequest:
+        """The next settlement; afterwards nothing is held."""
+        found = until(lambda: self.settled and self.settled.pop(0))
+        until(lambda: self.held() == 0)
+        return found
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, engine_port: int, tidegate_port: int) -> Iterator[str]:
+    """The example on our ports; yields the address to send to."""
+    command = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if command is None:
+        pytest.skip("no nginx here; apt-get install nginx-light brings one")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    mine = "worker_processes 1; daemon off;"
+    if os.geteuid() == 0:
+        mine += " user root root;"  # else its workers may not write into the folder of a test
+    text = CONFIG.read_text().replace("worker_processes auto;", mine)
+    text = text.replace("200ms;", "60s;")  # a busy machine is no outage
+    for example, real in ((8000, engine_port), (8311, tidegate_port), (10000, port)):
+        text = re.sub(rf"127\.0\.0\.1:{example};", f"127.0.0.1:{real};", text)
+    text = text.replace("/tmp/tidegate-nginx.pid", f"{folder}/nginx.pid")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    paths = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+    written = folder / "nginx.conf"
+    written.write_text(text.replace("http {", "http { " + paths))
+    with (folder / "stderr").open("w") as stderr:
+        process = subprocess.Popen([command, "-e", "stderr", "-c", written], stderr=stderr)
+    try:
+        until(lambda: process.poll() is not None or accepts(port))
+        assert process.poll() is None, (folder / "stderr").read_text()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def stack(
+    bundle_folder: Callable[[float | None], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    engine = Engine()
+    settings = Settings(rules=Rules(capacity_tokens=CAPACITY_TOKENS))
+    app = create_app(Bundle.load(bundle_folder(None)), settings, ManualClock(1_700_000_000_000_000))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        nobody = probe.getsockname()[1]
+    folders = [tmp_path_factory.mktemp("nginx") for _ in range(2)]
+    with (
+        running(engine.app) as engine_port,
+        running(app) as port,
+        nginx(folders[0], engine_port, port) as main,
+        nginx(folders[1], engine_port, nobody) as down,
+    ):
+        yield Stack(engine, app.state.service, {"main": main, "down": down})
+        engine.released.set()
+
+
+@pytest.fixture(autouse=True)
+def fresh(stack: Stack) -> Iterator[None]:
+    stack.engine.released.clear()
+    stack.settled.clear()
+    stack.asked.clear()
+    yield
+    stack.engine.released.set()
+    until(lambda: stack.held() == 0)
+
+
+def test_an_admitted_request_carries_its_reservation_and_is_freed_when_it_has_ended(stack: Stack):
+    assert stack.post(headers=FORGED).json() == {"by": "engine"}
+    seen = stack.engine.seen[-1]
+    assert seen["x-tidegate-tenant"] == "acme"
+    assert "x-tidegate-prompt-tokens" not in seen
+    assert "x-tidegate-lane" not in seen
+    assert "authorization" not in seen
+    settled = stack.last()
+    assert settled.reservation_id == seen["x-tidegate-reservation-id"] != "r-forged"
+    assert (settled.outcome, settled.output_tokens) == ("served", None)
+
+
+def test_the_length_of_the_body_is_all_that_tells_how_long_the_prompt_is(stack: Stack):
+    answer = stack.post(headers=FORGED | {"x-llm-d-slo-ttft-ms": "30000"})
+    length = int(answer.request.headers["content-length"])
+    (asked,) = stack.asked
+    assert (asked.prompt_tokens, asked.max_tokens) == (-(-length // 4), None)
+    assert (asked.tenant, asked.lane, asked.deadline_ms) == ("acme", None, 30_000)
+    assert asked.request_id == stack.engine.seen[-1]["x-request-id"]
+
+
+def test_a_refusal_reaches_an_openai_client_as_429_with_its_body_and_its_advice(stack: Stack):
+    row = AdmitRequest(prompt_tokens=CAPACITY_TOKENS // 4, max_tokens=100)
+    held = []
+    while (decision := stack.service.admit(row)).admitted:
+        held.append(decision.reservation_id)
+    reached, refused = len(stack.engine.seen), stack.count("refused")
+    answer = stack.post(prompt="a" * 100_000)
+    for reservation_id in held:
+        stack.service.settle(SettleRequest(reservation_id=reservation_id, outcome="aborted"))
+    assert (answer.status_code, answer.headers["content-type"]) == (429, "application/json")
+    error = answer.json()["error"]
+    assert list(error) == ["message", "type", "param", "code"]
+    assert (error["param"], error["code"]) == (None, "rate_limit_exceeded")
+    after_ms = int(answer.headers["retry-after-ms"])
+    assert int(answer.headers["retry-after"]) == -(-after_ms // 1_000) > 0
+    assert f"Retry after {answer.headers['retry-after']} s." in error["message"]
+    assert answer.headers["x-should-retry"] == "true"
+    assert answer.headers["x-tidegate-reason"] in ("saturated", "lane_budget")
+    assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+    assert (len(stack.engine.seen), stack.count("refused")) == (reached, refused + 1)
+
+
+def test_what_can_never_be_admitted_is_refused_without_a_time_to_come_back(stack: Stack):
+    answer = stack.post(prompt="a" * 600_000)
+    assert (answer.status_code, answer.headers["x-tidegate-reason"]) == (429, "too_large")
+    assert answer.headers["x-should-retry"] == "false"
+    assert not {"retry-after", "retry-after-ms", "x-llm-d-request-dropped-reason"} & set(answer.headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(403, "failed"), (500, "failed"), (429, "shed"), (401, "failed")]
+)
+def test_the_engines_own_errors_pass_untouched(stack: Stack, status: int, outcome: str):
+    reached = len(stack.engine.seen)
+    answer = stack.post(act=status)
+    assert (answer.status_code, answer.json()) == (status, {"by": "engine"})
+    assert "x-tidegate-reason" not in answer.headers
+    assert len(stack.engine.seen) == reached + 1
+    assert stack.last().outcome == outcome
+
+
+def test_while_tidegate_is_down_requests_go_in_whole_and_forged_headers_do_not(stack: Stack):
+    answer = stack.post("down", headers=FORGED, prompt="a" * 50_000)
+    assert (answer.status_code, answer.json()) == (200, {"by": "engine"})
+    seen = stack.engine.seen[-1]
+    assert seen["content-length"] == answer.request.headers["content-length"]
+    assert "x-tidegate-reservation-id" not in seen
+    assert stack.post("down", act=403).status_code == 403
+    assert not stack.settled
+
+
+def test_a_failure_of_ours_lets_the_request_in_counted_and_logged(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def broken(_: AdmitRequest) -> Any:
+        raise RuntimeError("broken")
+
+    failed = stack.count("failed_open")
+    monkeypatch.setattr(stack.service, "admit", broken)
+    assert stack.post(headers=FORGED).status_code == 200
+    assert "x-tidegate-reservation-id" not in stack.engine.seen[-1]
+    assert stack.count("failed_open") == failed + 1
+    assert "nginx's check failed" in caplog.text
+
+
+def test_a_client_that_leaves_frees_its_reservation(stack: Stack):
+    with stack.stream() as answer:
+        seen = answer.iter_text()  # kept: when it goes, httpx closes the connection
+        assert next(seen) == "data: {}\n\n"  # not held back by a buffer
+        assert stack.held() > 0
+    assert stack.last().outcome == "aborted"
+
+
+def test_an_application_that_settles_first_tells_the_tokens(stack: Stack):
+    with stack.stream() as answer:
+        seen = answer.iter_text()
+        next(seen)
+        reservation_id = stack.engine.seen[-1]["x-tidegate-reservation-id"]
+        told = SettleRequest(reservation_id=reservation_id, output_tokens=7, outcome="served")
+        assert stack.service.settle(told)
+        stack.engine.released.set()
+        assert list(seen) == ["data: [DONE]\n\n"]
+    assert stack.last() == told
+    # nginx's own comes later and changes nothing.
+    assert until(lambda: stack.settled)[0].outcome == "served"
+
+
+def test_a_request_that_calls_no_model_passes_undecided(stack: Stack):
+    passed = stack.count("passed")
+    assert stack.client.get(stack.urls["main"] + "/v1/models?x=1", headers=FORGED).status_code == 200
+    assert "x-tidegate-reservation-id" not in stack.engine.seen[-1]
+    assert (stack.count("passed"), stack.asked) == (passed + 1, [])
+
+
+def test_a_key_that_nobody_knows_is_turned_away_unasked(stack: Stack):
+    answer = httpx.post(stack.urls["main"] + "/v1/completions", json={}, headers=FORGED)
+    assert (answer.status_code, stack.asked) == (401, [])
