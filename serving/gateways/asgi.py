@@ -1,0 +1,250 @@
+"""The gate as ASGI middleware: it decides in the process of the server whose requests it guards.
+
+For any ASGI app, and for vLLM's API server:
+
+    TIDEGATE_CONFIG=tidegate.yaml vllm serve MODEL --middleware serving.gateways.asgi.TidegateMiddleware
+
+A POST to a path that calls a model is decided on; anything else is not looked at. Of the body as much is read
+ahead as says what is asked for, and the app then gets every message as it came. A refusal is the 429 of POST
+/v1/admit. What was reserved is settled with the usage that the answer tells, and released when the client
+leaves or the app fails; as long as the app works on a request, its lease is renewed. The app finds the
+decision in ``scope["tidegate"]``, with what an overloaded engine asks of it.
+
+A fault of the gate fails no request: it goes in undecided, counted and logged. A configuration that can't be
+used stops the server at its start. `GET /tidegate/metrics` shows the counters.
+
+Without an authenticating gateway in front nobody knows who a client is: every request is then of the default
+tenant and lane. With ``trust_headers`` the tenant header of the settings, `x-tidegate-lane`, `-session`,
+`-model` and `-prompt-tokens` count, as for Envoy.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from data.errors import InputError
+from data.live.envoy_log import CALLS
+from serving.clock import Clock, SystemClock
+from serving.controller.decision import Decision
+from serving.gateways import openai_body
+from serving.gateways.asgi_exchange import Ahead, Answer, Replay
+from serving.gateways.envoy_authz import (
+    LANES,
+    MAX_READ_BYTES,
+    PROMPT_TOKENS,
+    SLO_TTFT_MS,
+    deadline_ms,
+    prompt_size,
+)
+from serving.gateways.in_process import Configuration, build, from_environment, jobs
+from serving.messages import AdmitRequest
+from serving.refusal import refusal
+
+METRICS_PATH = "/tidegate/metrics"
+RENEWALS_PER_LEASE = 3
+
+log = logging.getLogger("tidegate")
+_configured: Configuration | None = None
+
+
+def configure(configuration: Configuration | None) -> None:
+    """Configure middleware that is added without arguments from now on; None goes by the environment."""
+    global _configured
+    _configured = configuration
+
+
+class _Admission(NamedTuple):
+    decision: Decision
+    prompt_tokens: int
+
+
+class TidegateMiddleware:
+    """Guards the paths of an ASGI app that call a model."""
+
+    def __init__(
+        self, app: ASGIApp, configuration: Configuration | None = None, clock: Clock | None = None
+    ) -> None:
+        """Guard ``app``; without a configuration by that of `configure`, else by the environment."""
+        self.app = app
+        self.fault: str | None = None
+        self._open: set[Answer] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        try:
+            chosen = configuration or _configured or from_environment()
+            self.gate = build(chosen, clock or SystemClock())
+        except InputError as error:
+            # Raised here, it would fail every request of a server that asks no middleware to start.
+            self.fault = str(error)
+            log.error("Tidegate guards nothing", extra={"fields": {"reason": self.fault}})
+            return
+        names = ["content-type", "content-length", "x-request-id", *SLO_TTFT_MS]
+        tenant_header = chosen.settings.tenant_header
+        if chosen.trust_headers:
+            names += [PROMPT_TOKENS, "x-tidegate-lane", "x-tidegate-session", "x-tidegate-model"]
+            names.append(tenant_header)
+        self._tenant_header = tenant_header
+        self._names = {name.encode("ascii"): name for name in names}
+        self.requests = Counter(
+            "tidegate_asgi_requests",
+            "Requests that call a model: admitted, refused, left before they were read, or let in undecided "
+            "when we failed.",
+            ["result"],
+            registry=self.gate.metrics.registry,
+        )
+        self.faults = Counter(
+            "tidegate_asgi_answer_faults",
+            "Answers that we failed to read or to settle; the lease frees what they hold.",
+            registry=self.gate.metrics.registry,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the connection on, guarded where it calls a model."""
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        elif self.fault is not None or scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif scope["method"] == "POST" and scope["path"].rstrip("/").endswith(CALLS):
+            await self._guard(scope, receive, send)
+        elif scope["path"] == METRICS_PATH:
+            metrics = generate_latest(self.gate.metrics.registry)
+            await Response(metrics, media_type=CONTENT_TYPE_LATEST)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        replay = Replay(receive)
+        ahead = await replay.read(MAX_READ_BYTES)
+        admission = self._admission(scope, ahead)
+        if admission is None:
+            await self.app(scope, replay, send)
+            return
+        decision = admission.decision
+        if decision.reservation_id is None:
+            await refusal(decision, admission.prompt_tokens)(scope, replay, send)
+            return
+        answer = Answer(decision.reservation_id)
+        self._open.add(answer)
+        scope["tidegate"] = decision
+
+        async def noted(message: Message) -> None:
+            try:
+                if answer.take(message):
+                    self._settle(answer)
+            except Exception as error:
+                self._answer_fault(error)
+            try:
+                await send(message)
+            except OSError:  # how some servers tell that the client has left
+                answer.left = True
+                raise
+
+        try:
+            await self.app(scope, replay, noted)
+        except asyncio.CancelledError:
+            answer.left = True
+            raise
+        finally:
+            answer.left = answer.left or replay.left
+            self._settle(answer)
+
+    def _admission(self, scope: Scope, ahead: Ahead) -> _Admission | None:
+        """The decision; None lets the request in undecided."""
+        if ahead.left:  # nobody waits for an answer, so nothing may be reserved
+            self.requests.labels("left").inc()
+            return None
+        try:
+            self._start()
+            with self.gate.metrics.decision_s.time():
+                admission = self._decide(scope, ahead)
+        except Exception as error:
+            # The gate may not fail a request: it goes in unreserved, and the log has the cause.
+            log.error("Tidegate failed; the request was let in", exc_info=error)
+            self.requests.labels("failed_open").inc()
+            return None
+        self.requests.labels("admitted" if admission.decision.admitted else "refused").inc()
+        return admission
+
+    def _decide(self, scope: Scope, ahead: Ahead) -> _Admission:
+        names = self._names
+        headers = {names[name]: value.decode("latin-1") for name, value in scope["headers"] if name in names}
+        body, length = ahead.body, ahead.length
+        if headers.get("content-type", "").lower().startswith("multipart/"):
+            body, length = b"", 0  # a recording: its bytes are no text
+        elif "content-length" in headers:
+            headers["x-tidegate-content-length"] = headers["content-length"]
+        asked = openai_body.read(body) if ahead.whole and body else None
+        size = prompt_size(headers, body, length, whole=ahead.whole, asked=asked)
+        told = headers.get
+        request = AdmitRequest(
+            prompt_tokens=size.prompt_tokens,
+            tenant=openai_body.name(told(self._tenant_header)),
+            lane=LANES.get(told("x-tidegate-lane", "")),
+            model=(asked and asked.model) or openai_body.name(told("x-tidegate-model")),
+            session=openai_body.name(told("x-tidegate-session")),
+            max_tokens=asked and asked.max_tokens,
+            max_completion_tokens=asked and asked.max_completion_tokens,
+            n=asked.n if asked else 1,
+            deadline_ms=deadline_ms(headers),
+            request_id=openai_body.name(told("x-request-id")),
+            log_type=None,
+        )
+        return _Admission(self.gate.admit(request), size.prompt_tokens)
+
+    def _settle(self, answer: Answer) -> None:
+        if answer not in self._open:
+            return
+        self._open.remove(answer)
+        try:
+            self.gate.settle(answer.settlement())
+        except Exception as error:
+            self._answer_fault(error)
+
+    def _answer_fault(self, error: Exception) -> None:
+        self.faults.inc()
+        log.error("an answer was not settled; its lease frees it", exc_info=error)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.fault is not None:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": self.fault})
+            return
+        self._start()
+        await self.app(scope, receive, send)  # one that knows no lifespan raises, and is never shut down
+        await self._stop()
+
+    def _start(self) -> None:
+        """Let the gate's tasks run on this loop; a server without lifespan starts them with a request."""
+        if any(not task.done() for task in self._tasks):
+            return
+        self._tasks = [_task(job) for job in (self._renew(), *jobs(self.gate))]
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        close = getattr(self.gate, "close", None)
+        if close is not None:
+            await asyncio.to_thread(close)
+
+    async def _renew(self) -> None:
+        """Start the leases of all that the app works on anew, however long it takes."""
+        while True:
+            await self.gate.clock.sleep(self.gate.settings.rules.lease_s / RENEWALS_PER_LEASE)
+            for answer in self._open:
+                self.gate.renew(answer.reservation_id)
+
+
+def _task(job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    task = asyncio.get_running_loop().create_task(job)
+    task.add_done_callback(_told)
+    return task
+
+
+def _told(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a task of the gate has ended; the rules go on", exc_info=error)

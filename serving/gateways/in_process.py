@@ -1,0 +1,180 @@
+"""A gate inside another server's process: what configures it, and what decides there.
+
+With a bundle it is the whole service, forecast included; without one it is the rules alone. Either way it
+sees only the requests of its own process: where several processes serve one engine, give each its share of
+the capacity, or let a gateway ask `tidegate serve` instead.
+"""
+
+import os
+import secrets
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from data.errors import InputError
+from serving.clock import Clock
+from serving.config.mapping import read_settings
+from serving.controller.decide import Controller
+from serving.controller.decision import Decision, RequestFacts
+from serving.engine import Engine
+from serving.messages import AdmitRequest, SettleRequest
+from serving.metrics import Gauges, Metrics
+from serving.scraping import Scraping
+from serving.settings import Settings
+
+_YES, _NO = ("1", "true", "yes"), ("0", "false", "no", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a gate in another process is made from.
+
+    Attributes:
+        settings: as for the service; what concerns its own HTTP routes does not count.
+        bundle: folder of the bundle; None decides by the rules alone, and records nothing.
+        trust_headers: headers that start with `x-tidegate-`, and the tenant header of the settings, count.
+            Only where a gateway in front takes them away from clients.
+
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    bundle: Path | None = None
+    trust_headers: bool = False
+
+
+class Gate(Protocol):
+    """What decides: `serving.service.Service`, or `RulesAlone`."""
+
+    settings: Settings
+    clock: Clock
+    metrics: Metrics
+
+    def admit(self, request: AdmitRequest) -> Decision:
+        """Decide on a request."""
+        ...
+
+    def settle(self, request: SettleRequest) -> bool:
+        """Settle a reservation."""
+        ...
+
+    def renew(self, reservation_id: str) -> bool:
+        """Start a lease anew."""
+        ...
+
+
+class RulesAlone:
+    """The controller and the metrics of its engines, without forecast and lake.
+
+    Raises:
+        InputError: when two scrape targets share a name.
+
+    """
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        offset_s = clock.wall_us() / 1e6 - clock.monotonic_s()
+        prefix = f"r{secrets.token_hex(4)}-"
+        self.controller = Controller(settings.rules, id_prefix=prefix, wall_offset_s=offset_s)
+        self.metrics = Metrics(self._gauges)
+        self.scraping: Scraping | None = None
+        if settings.scrape:
+            self.scraping = Scraping(settings.scrape, Engine(self.controller), clock)
+            self.metrics.registry.register(self.scraping)
+
+    def admit(self, request: AdmitRequest) -> Decision:
+        """Decide on a request."""
+        facts = RequestFacts(
+            request.prompt_tokens,
+            request.tenant,
+            request.model,
+            request.lane,
+            request.max_tokens,
+            request.max_completion_tokens,
+            request.n,
+            deadline_ms=request.deadline_ms,
+            cached_tokens=request.cached_tokens,
+            continuation=request.continuation,
+        )
+        decision = self.controller.admit(facts, self.clock.monotonic_s())
+        if decision.admitted:
+            self.metrics.admitted.labels(decision.lane).inc()
+        else:
+            self.metrics.refused.labels(decision.lane, decision.reason).inc()
+        return decision
+
+    def settle(self, request: SettleRequest) -> bool:
+        """Settle a reservation with what was really used; false when there is none of that name."""
+        # Only a served answer is as long as its flow's answers are.
+        tokens = request.output_tokens if request.outcome == "served" else None
+        settled = self.controller.settle(request.reservation_id, tokens, self.clock.monotonic_s())
+        (self.metrics.settled if settled else self.metrics.unsettled).inc()
+        return settled
+
+    def renew(self, reservation_id: str) -> bool:
+        """Start the lease of a request that is still running anew; false when there is none of that name."""
+        return self.controller.renew(reservation_id, self.clock.monotonic_s())
+
+    def _gauges(self) -> Gauges:
+        seen = self.controller.snapshot(self.clock.monotonic_s())
+        return {
+            "tidegate_backpressure": ("B in [0, 1], over its known terms.", seen.backpressure),
+            "tidegate_held_tokens": ("Tokens reserved.", float(seen.held_tokens)),
+            "tidegate_capacity_tokens": ("Tokens that may be reserved.", float(seen.capacity_tokens)),
+            "tidegate_open_reservations": ("Admitted and not settled.", float(seen.reservations)),
+            "tidegate_expired_reservations": ("Ran out of lease.", float(seen.expired)),
+        }
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Configuration:
+    """Configuration by environment variables, for servers that start a middleware without arguments.
+
+    TIDEGATE_CONFIG is the configuration file, TIDEGATE_BUNDLE the folder of the bundle, TIDEGATE_STATE the
+    file in which the false-alarm budget outlives a restart, TIDEGATE_TRUST_HEADERS 1 or 0; each may be
+    absent.
+
+    Raises:
+        InputError: when the configuration file, or a value, can't be used.
+
+    """
+    config, bundle, state = (environ.get(f"TIDEGATE_{name}") for name in ("CONFIG", "BUNDLE", "STATE"))
+    trust = environ.get("TIDEGATE_TRUST_HEADERS", "").lower()
+    if trust not in _YES + _NO:
+        raise InputError(f"TIDEGATE_TRUST_HEADERS must be 1 or 0; got {trust!r}.")
+    settings = read_settings(Path(config)) if config else Settings()
+    if state:
+        settings = replace(settings, state_file=Path(state))
+    return Configuration(settings, Path(bundle) if bundle else None, trust in _YES)
+
+
+def build(configuration: Configuration, clock: Clock) -> Gate:
+    """The gate of a configuration.
+
+    Raises:
+        InputError: when the bundle, or the guard's state on disk, can't be used.
+
+    """
+    if configuration.bundle is None:
+        return RulesAlone(configuration.settings, clock)
+    from models.bundle import Bundle  # a forecast's libraries, only where there is one
+    from serving.service import Service
+
+    return Service(Bundle.load(configuration.bundle), configuration.settings, clock)
+
+
+def jobs(gate: Gate) -> list[Coroutine[Any, Any, None]]:
+    """What must run beside a gate until it is cancelled: ticks, scrapes, records."""
+    if isinstance(gate, RulesAlone):
+        return [gate.scraping.run()] if gate.scraping else []
+    from serving.service import Service
+
+    if not isinstance(gate, Service):
+        return []
+    beside = [job.run() for job in (gate.recording, gate.scraping) if job is not None]
+    return [_tick(gate), *beside]
+
+
+async def _tick(service: Any) -> None:
+    await service.remember()
+    await service.run()
