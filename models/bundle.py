@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data.errors import InputError
+from features.ticks import SLOTS
 from features.windows import NAMES, SPEC_HASH
+from models.graph import objection
 
 MODEL_FILE = "model.onnx"
 MANIFEST_FILE = "bundle.json"
 PEAK_QUANTILES = (0.5, 0.9)
 OUTPUTS = ("p_slots", "peak_load")
 """What the graph gives."""
+MAX_BYTES = {MANIFEST_FILE: 4 << 20, MODEL_FILE: 512 << 20}
+"""Longer files are no bundle of ours; they are not read."""
 
 
 class _Strict(BaseModel):
@@ -117,8 +121,8 @@ class Bundle:
         """
         manifest_path, model_path = folder / MANIFEST_FILE, folder / MODEL_FILE
         try:
-            manifest = Manifest.model_validate_json(manifest_path.read_bytes())
-            model = model_path.read_bytes()
+            manifest = Manifest.model_validate_json(_read(manifest_path))
+            model = _read(model_path)
         except OSError as error:
             raise InputError(
                 f"Bundle {folder} is not complete: {error.filename} can't be read ({error.strerror}). "
@@ -139,9 +143,10 @@ class Bundle:
                 f"Bundle {folder} was made for feature list {manifest.feature_spec_hash}, this version "
                 f"computes {SPEC_HASH}; retrain with this version of Tidegate."
             )
+        _check_graph(model, model_path)
         bundle = cls(manifest, _session(model, model_path))
         try:
-            bundle.forecast(np.zeros((1, len(NAMES)), dtype=np.float32))
+            _try_out(bundle)
         except Exception as error:  # see _session: no common base
             raise InputError(
                 f"{model_path} is no forecaster of {len(NAMES)} features: {error} Export it again."
@@ -163,6 +168,42 @@ def write_bundle(folder: Path, model: bytes, **manifest: Any) -> Manifest:
     text = json.dumps(written.model_dump(mode="json"), indent=2, allow_nan=False)
     (folder / MANIFEST_FILE).write_text(text + "\n")
     return written
+
+
+def _read(path: Path) -> bytes:
+    """A file's bytes; a pipe or a device in its place would be waited for, or never end."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a regular file; copy the bundle there again.")
+    most = MAX_BYTES[path.name]
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise InputError(f"{path} is over {most} bytes, which no bundle's {path.name} is.")
+    return content
+
+
+def _check_graph(model: bytes, path: Path) -> None:
+    try:
+        reason = objection(model)
+    except ValueError as error:
+        raise InputError(f"{path} is not an ONNX graph: {error}. Export it again.") from error
+    if reason is not None:
+        raise InputError(f"{path} is not loaded: {reason}. Export it again.")
+
+
+def _try_out(bundle: Bundle) -> None:
+    """Forecast twice, which warms the session too; ValueError where an answer makes no sense."""
+    for ticks in (1, 2):
+        forecast = bundle.forecast(np.zeros((ticks, len(NAMES)), dtype=np.float32))
+        wanted = {"p_slots": (ticks, SLOTS), "peak_load": (ticks, len(bundle.manifest.peak_quantiles))}
+        for name, shape in wanted.items():
+            answer = getattr(forecast, name)
+            if answer.shape != shape:
+                raise ValueError(f"{name} has shape {answer.shape} in place of {shape}.")
+            if not np.isfinite(answer).all():
+                raise ValueError(f"{name} is not finite for calm traffic.")
+        if not ((forecast.p_slots >= 0.0).all() and (forecast.p_slots.sum(axis=1) <= 1.0 + 1e-4).all()):
+            raise ValueError("p_slots are no probabilities.")
 
 
 def _session(model: bytes, path: Path) -> ort.InferenceSession:

@@ -129,7 +129,7 @@ def test_a_bundle_for_other_features_is_refused(bundle_folder: Path, fields: dic
 
 def test_what_is_no_model_is_refused(tmp_path: Path, forecaster: Forecaster):
     write(tmp_path, b"no model at all", forecaster)
-    with pytest.raises(InputError, match=rf"{MODEL_FILE} can't be loaded by onnxruntime"):
+    with pytest.raises(InputError, match=rf"{MODEL_FILE} is not an ONNX graph"):
         Bundle.load(tmp_path)
 
 
