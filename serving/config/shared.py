@@ -48,7 +48,7 @@ class Shared(Section):
 
 def crosscheck(told: Shared | None) -> Iterator[Fault]:
     """A lease outlives a lost exchange."""
-    if told is not None and told.lease_s < LEASE_EXCHANGES * told.exchange_s:
+    if told is not None and told.lease_s < LEASE_EXCHANGES * told.exchange_s * (1 - 1e-9):
         yield Fault(
             ("shared", "lease_s"),
             f"shared.lease_s must be at least {LEASE_EXCHANGES} times exchange_s ({told.exchange_s:g}); "

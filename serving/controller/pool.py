@@ -158,6 +158,8 @@ class Pool:
             need = want = 0
         room = max(0, self.ceiling_tokens - used)
         keep = 0 if room < need else min(room, want)  # too little is of no use here, and may be elsewhere
+        if self._limits.lost:
+            keep = room  # it is the share, which stands until the store grants anew
         self.ceiling_tokens = used + keep
         self._keep, self._need = keep, need
         self.taken_tokens = self.missed_tokens = self.smallest_tokens = 0
@@ -172,7 +174,7 @@ class Pool:
             used,
             keep,
             need,
-            max(want, need),
+            max(want, need, keep),
             carries,
         )
 
@@ -184,6 +186,11 @@ class Pool:
         self.floor_tokens = 0
         self.seen = True
         self.short = grant.room_tokens < self._need
+
+    @property
+    def may_get_more(self) -> bool:
+        """It lacks room that others have, or had a moment ago."""
+        return self.short and self.reachable_tokens >= self._need
 
     def fall_back(self, used: int, replicas: int) -> None:
         """Go by this replica's share from now on."""

@@ -12,6 +12,7 @@ replica's part of what was left when the store last answered.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 ROOM = frozenset({"saturated", "lane_budget", "queue_full", "wait_expired"})
 """Reasons that more room would have mended."""
+REFRESHED = 32
+"""Quotas that an exchange tells of though nothing happened to them: what is left of them stays known."""
 UNSEEN_PARTS = 100
 """Of a quota that the store was not asked about yet, all replicas together may use a hundredth."""
 
@@ -47,7 +50,7 @@ class SharedLimits:
         self.wake: Callable[[], None] = _nothing
         self.held_elsewhere_tokens = 0
         self.touched: dict[str, Pool] = {}
-        self.by_name: dict[str, Pool] = {}
+        self.by_name: OrderedDict[str, Pool] = OrderedDict()  # quotas; told longest ago first
         self._asked: list[Pool] = []
         protected = sum(
             round(rules.lane(name).weight * rules.capacity) for name in LANES if rules.lane(name).protected
@@ -123,6 +126,10 @@ class SharedLimits:
             protected.ask(own, waiting=waiting[True], owed=borrowed, carries=True),
             rest.ask(held_rest + borrowed, waiting=waiting[False]),
         ]
+        for _ in range(min(REFRESHED, len(self.by_name))):
+            name = next(iter(self.by_name))
+            self.by_name.move_to_end(name)
+            self.by_name[name].touch()
         touched = {**self.by_name, **self.touched} if all_of_them else self.touched
         self._asked, self.touched = [protected, rest], {}
         wall_s = now_s + gate.wall_offset_s
@@ -176,7 +183,7 @@ class SharedLimits:
     def hungry(self) -> bool:
         """Some pool is short, and others hold what would do."""
         pools = {self.protected, self.rest, *self.touched.values()}
-        return any(pool.short and pool.reachable_tokens > 0 for pool in pools)
+        return any(pool.may_get_more for pool in pools)
 
     def _share(self, window: Window, quota: Quota, name: str, length_s: int, wall_s: float) -> None:
         pool = window.pool

@@ -52,7 +52,7 @@ class SharedSettings:
                 raise InputError(
                     f"Setting shared.{name} must be over 0 and finite; got {getattr(self, name)!r}."
                 )
-        if self.lease_s < LEASE_EXCHANGES * self.exchange_s:
+        if self.lease_s < LEASE_EXCHANGES * self.exchange_s * (1 - 1e-9):
             raise InputError(
                 f"Setting shared.lease_s must be at least {LEASE_EXCHANGES} times exchange_s "
                 f"({self.exchange_s:g}); got {self.lease_s:g}."

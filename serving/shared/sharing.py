@@ -68,26 +68,29 @@ class Sharing:
         return self._limits.replicas
 
     async def run(self) -> None:
-        """Exchange for as long as the service lives."""
+        """Exchange for as long as the service lives, then part."""
         self._loop = asyncio.get_running_loop()
         self._limits.wake = self._wake
-        while True:
-            answered = await self.exchange()
-            hungry = answered and self._limits.hungry
-            if not self._limits.exact or hungry:
-                await asyncio.sleep(GAP_S)
-            if not hungry:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), self._settings.exchange_s)
-            self._woken.clear()
+        try:
+            while True:
+                answered = await self.exchange()
+                hungry = answered and self._limits.hungry
+                if not self._limits.exact or hungry:
+                    await asyncio.sleep(GAP_S)
+                if not hungry:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._woken.wait(), self._settings.exchange_s)
+                self._woken.clear()
+        finally:
+            await self.close()
 
     async def exchange(self) -> bool:
         """Tell what is used and take what is granted; False when the store gave no answer."""
         async with self._turn:
             sent_s = self._clock.monotonic_s()
             everything = self._everything
-            asks = self._controller.on_gate(
-                lambda gate, now_s: self._limits.asks(gate, now_s, all_of_them=everything), sent_s
+            asks, asked_s = self._controller.on_gate(
+                lambda gate, now_s: (self._limits.asks(gate, now_s, all_of_them=everything), now_s), sent_s
             )
             try:
                 answer = await self._store.exchange(asks)
@@ -96,7 +99,8 @@ class Sharing:
                 return False
             if answer.overtaken:
                 return False
-            self._take(answer, sent_s)
+            self._take(answer, asked_s)
+            self._good_s = sent_s
             return True
 
     async def make_room(self, facts: RequestFacts) -> None:
@@ -126,7 +130,7 @@ class Sharing:
         try:
             await self._store.exchange(asks, leaving=True)
         except StoreError as error:
-            log.warning("left without a word", extra={"fields": {"reason": type(error).__name__}})
+            log.warning("left without a word", extra={"fields": {"reason": _told(error)}})
         await self._store.close()
 
     def gauges(self) -> dict[str, tuple[str, float | None]]:
@@ -166,9 +170,9 @@ class Sharing:
         self._next = None
         return await self.exchange()
 
-    def _take(self, answer: Answer, sent_s: float) -> None:
+    def _take(self, answer: Answer, asked_s: float) -> None:
         def take(gate: Gate, now_s: float) -> None:
-            ours_s = (sent_s + now_s) / 2 + gate.wall_offset_s
+            ours_s = (asked_s + now_s) / 2 + gate.wall_offset_s
             ahead_s = answer.store_time_us / 1e6 - ours_s
             if abs(ahead_s) > STEP_S:
                 gate.wall_offset_s += ahead_s
@@ -178,7 +182,6 @@ class Sharing:
         was_lost = self.lost
         self._controller.on_gate(take, self._clock.monotonic_s())
         self.exchanges += 1
-        self._good_s = sent_s
         self._everything = not answer.known
         if answer.recalled or self._everything:
             self._woken.set()
@@ -189,11 +192,18 @@ class Sharing:
         self.failures += 1
         now_s = self._clock.monotonic_s()
         self._controller.on_gate(lambda _gate, _now_s: self._limits.untold(), now_s)
+        if self.failures == 1 and not self.exchanges:
+            log.warning("shared store gives no answer yet", extra={"fields": {"reason": _told(error)}})
         if not self.lost and now_s - self._good_s > self._settings.lease_s:
             self._controller.on_gate(self._limits.lose, now_s)
-            fields = {"reason": type(error).__name__, "share_of": self.replicas}
+            fields = {"reason": _told(error), "share_of": self.replicas}
             log.warning("shared store lost; limits are this replica's share", extra={"fields": fields})
 
     def _wake(self) -> None:
         if self._loop is not None and not self._woken.is_set():
             self._loop.call_soon_threadsafe(self._woken.set)
+
+
+def _told(error: Exception) -> str:
+    """What an error says; the client's errors name host and port, and no password."""
+    return f"{type(error).__name__}: {error}"

@@ -133,7 +133,6 @@ for p = 3, #KEYS do
   carried_need, carried_want = 0, 0
   if carries and need > room then
     carried_need, carried_want = need - room, math.max(0, want - room)
-    hungry = false
   end
   if hungry then
     for _, id in ipairs(holders) do redis.call('HSET', KEYS[2], id .. ' ' .. name, '1') end
