@@ -36,6 +36,7 @@ class LiveWork:
 
     def __init__(self) -> None:
         self._work = np.zeros(KEEP_S, dtype=np.int64)
+        self._requests = np.zeros(KEEP_S, dtype=np.int64)
         self._end_s = KEEP_S  # seconds before this one have a place, the last KEEP_S of them
         self._minutes: dict[int, list[int]] = {}  # minute: requests, work, squared work
         self._outputs: dict[int, _Outputs] = {}
@@ -46,7 +47,7 @@ class LiveWork:
         known = self._outputs.get(flow, self._everyone)
         expected = known.tokens // known.requests if known.requests else 0
         counted = prompt_tokens + expected
-        self._add(second, counted)
+        self._add(second, counted, requests=1)
         moments = self._minutes.setdefault(second // 60, [0, 0, 0])
         moments[0] += 1
         moments[1] += counted
@@ -77,6 +78,7 @@ class LiveWork:
         self._make_room(int(seconds.max()))
         kept = seconds >= self._end_s - KEEP_S
         np.add.at(self._work, seconds[kept] % KEEP_S, realised_tokens[kept])
+        np.add.at(self._requests, seconds[kept] % KEEP_S, 1)
         minutes, at = np.unique(seconds // 60, return_inverse=True)
         sums = np.zeros((len(minutes), 3), dtype=np.int64)
         np.add.at(sums, at, np.column_stack([np.ones_like(at), realised_tokens, realised_tokens**2]))
@@ -107,14 +109,21 @@ class LiveWork:
         mean, mean_square = (work / requests, squares / requests) if requests else (np.nan, np.nan)
         return WorkBins(0, self._work[np.arange(start_s, end_s) % KEEP_S], mean, mean_square)
 
-    def _add(self, second: int, tokens: int) -> None:
+    def requests(self, start_s: int, end_s: int) -> int:
+        """Requests that arrived in those seconds, at most `KEEP_S` of the latest."""
+        self._make_room(end_s - 1)
+        return int(self._requests[np.arange(start_s, end_s) % KEEP_S].sum())
+
+    def _add(self, second: int, tokens: int, requests: int = 0) -> None:
         self._make_room(second)
         if second >= self._end_s - KEEP_S:
             self._work[second % KEEP_S] += tokens
+            self._requests[second % KEEP_S] += requests
 
     def _make_room(self, second: int) -> None:
         if second < self._end_s:
             return
         fresh = np.arange(max(self._end_s, second - KEEP_S + 1), second + 1)
         self._work[fresh % KEEP_S] = 0
+        self._requests[fresh % KEEP_S] = 0
         self._end_s = second + 1

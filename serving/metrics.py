@@ -44,13 +44,15 @@ class Metrics:
             registry=self.registry,
             buckets=DECISION_BUCKETS_S,
         )
-        self.registry.register(_Live(gauges))
+        self.registry.register(Live(gauges))
 
     def _counter(self, name: str, meaning: str, labels: list[str]) -> Counter:
         return Counter(name, meaning, labels, registry=self.registry)
 
 
-class _Live(Collector):
+class Live(Collector):
+    """Gauges that are read when someone looks."""
+
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
 

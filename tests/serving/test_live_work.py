@@ -60,3 +60,14 @@ def test_moments_look_back_a_day() -> None:
     work.arrive(90_000, 0, 10)
     assert work.bins(90_000, 90_001).mean_work == 10
     assert np.isnan(work.bins(200_000, 200_001).mean_work)
+
+
+def test_requests_are_counted_by_the_second_of_their_arrival_one_by_one_or_whole() -> None:
+    work = LiveWork()
+    for second in (0, 4, 4):
+        work.arrive(second, 0, 100)
+    whole = np.array([4, 5])
+    work.completed(whole, np.zeros(2, dtype=np.int64), whole * 10, whole)
+    assert work.requests(0, 6) == 5
+    assert work.requests(4, 5) == 3
+    assert work.requests(KEEP_S + 4, KEEP_S + 8) == 0
