@@ -16,6 +16,9 @@ from serving.controller.waiting import Ticket
 
 T = TypeVar("T")
 
+TURNS_EVERY_S = 0.01
+"""Where nothing but time has changed, turns are given at most so often."""
+
 
 class Controller:
     """Admission to one engine: a decision is a few sums in memory, and admitting reserves in the same step.
@@ -56,6 +59,7 @@ class Controller:
         self._learned = LearnedProfile(rules.engine)
         self._lock = threading.Lock()
         self._answers: Answers = []
+        self._turns_due_s = 0.0
         self._unknown_outputs = 0
 
     def admit(self, request: RequestFacts, now_s: float) -> Decision:
@@ -99,7 +103,7 @@ class Controller:
             if not ticket.number:
                 return False
             self._gate.leave(ticket, now_s)
-            give_turns(self._gate, now_s, self._answers)
+            self._give_turns(now_s)
             return True
 
     def advance(self, now_s: float) -> Answers:
@@ -110,7 +114,8 @@ class Controller:
         """
         with self._lock:
             now_s = self._advance(now_s)
-            give_turns(self._gate, now_s, self._answers)
+            if now_s >= self._turns_due_s:
+                self._give_turns(now_s)
             answers, self._answers = self._answers, []
             return answers
 
@@ -130,6 +135,7 @@ class Controller:
         with self._lock:
             wall_s = self._advance(now_s) + self._gate.wall_offset_s
             self._gate.tenants.set(tenant, limits, wall_s)
+            self._turns_due_s = 0.0
 
     def settle(
         self,
@@ -161,7 +167,7 @@ class Controller:
             used = reservation.prompt_tokens + (output_tokens or 0) if known else None
             gate.charge_really(reservation, used, now_s)
             if gate.waiting.count:
-                give_turns(gate, now_s, self._answers)
+                self._give_turns(now_s)
             if not learn or output_tokens is None or output_tokens <= 0:  # failed: says nothing about output
                 self._unknown_outputs += 1
             else:
@@ -184,7 +190,7 @@ class Controller:
             if reservation is None:
                 return False
             gate.charge_really(reservation, 0, now_s)
-            give_turns(gate, now_s, self._answers)
+            self._give_turns(now_s)
             return True
 
     def renew(self, reservation_id: str, now_s: float) -> bool:
@@ -227,6 +233,7 @@ class Controller:
                 now_s, preemptions_per_s=preemptions_per_s, allocation_failures=allocation_failures
             )
             self._gate.resize(now_s)
+            self._turns_due_s = now_s
 
     def learn_engine(self, **readings: Unpack[EngineReadings]) -> None:
         """Learn from one sample of one engine what it can do; see `LearnedProfile.observe`."""
@@ -236,14 +243,16 @@ class Controller:
     def set_tightening(self, target: float, now_s: float) -> None:
         """Move the tightening towards ``target`` in [0, 1]; renew it while the alarm stands."""
         with self._lock:
-            self._gate.tightening.set(target, self._advance(now_s))
+            now_s = self._advance(now_s)
+            self._gate.tightening.set(target, now_s)
+            self._turns_due_s = now_s
 
     def on_gate(self, step: Callable[[Gate, float], T], now_s: float) -> T:
         """Take a step on the gate's state, for what shares its limits; who waits gets what that frees."""
         with self._lock:
             now_s = self._advance(now_s)
             result = step(self._gate, now_s)
-            give_turns(self._gate, now_s, self._answers)
+            self._give_turns(now_s)
             return result
 
     def snapshot(self, now_s: float) -> Snapshot:
@@ -251,6 +260,10 @@ class Controller:
         with self._lock:
             now_s = self._advance(now_s)
             return take_snapshot(self._gate, self._learned, self._unknown_outputs, now_s)
+
+    def _give_turns(self, now_s: float) -> None:
+        give_turns(self._gate, now_s, self._answers)
+        self._turns_due_s = now_s + TURNS_EVERY_S
 
     def _decide(self, ticket: Ticket, wait_s: float, now_s: float) -> Decision | Ticket:
         gate = self._gate
@@ -266,7 +279,7 @@ class Controller:
         gate.wait(ticket, max(0.0, wait_s), now_s, calls_back=refusal is not None and not tightened)
         if refusal is None:
             before = len(self._answers)
-            give_turns(gate, now_s, self._answers)
+            self._give_turns(now_s)
             for number in range(before, len(self._answers)):
                 if self._answers[number][0] is ticket:
                     return self._answers.pop(number)[1]
@@ -289,7 +302,7 @@ class Controller:
             for ticket in gate.waiting.expired(now_s):
                 self._answers.append((ticket, self._too_late(ticket, now_s)))
             if gate.expired > expired:
-                give_turns(gate, now_s, self._answers)
+                self._give_turns(now_s)
         return now_s
 
     def _too_late(self, ticket: Ticket, now_s: float) -> Decision:

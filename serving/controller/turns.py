@@ -23,6 +23,8 @@ def give_turns(gate: Gate, now_s: float, answers: Answers) -> None:
     if not gate.waiting.count:
         return
     round_ = _Round(gate, now_s, answers)
+    if not round_.somebody_fits():
+        return
     try:
         round_.protected()
         round_.fair()
@@ -38,6 +40,16 @@ class _Round:
         self._answers = answers
         self._kept: list[tuple[Ticket, int]] = []  # tokens that nobody else gets in this round
         self._queues = [queue for queue in gate.waiting.by_lane.values() if len(queue)]
+
+    def somebody_fits(self) -> bool:
+        """Whether the smallest of some lane fits in what is free; if not, looking who is next is in vain."""
+        ledger, lanes = self._gate.ledger, self._gate.lanes
+        free = ledger.capacity_tokens - ledger.held_tokens
+        shared = min(free, lanes.shared_tokens - lanes.shared_held_tokens)
+        return any(
+            queue.smallest_tokens() <= (free if queue.lane.rule.protected else shared)
+            for queue in self._queues
+        )
 
     def protected(self) -> None:
         for queue in self._queues:
@@ -63,6 +75,8 @@ class _Round:
                 continue
             reason = self._try(ticket)
             if reason is None:
+                if not self.somebody_fits():
+                    break
                 continue
             of_all, aged = self._of_all(ticket, reason), self._now_s >= ticket.aged_s
             if aged and of_all:

@@ -7,6 +7,7 @@ among one another, by their weights. Whoever starts to wait is lifted to the lea
 that nobody saves turns up.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from heapq import heapify, heappop, heappush
@@ -115,6 +116,7 @@ class LaneQueue:
         self._tickets: OrderedDict[int, Ticket] = OrderedDict()  # oldest first
         self._tenants: dict[Account, _TenantQueue] = {}
         self._heap: list[tuple[float, int, _TenantQueue]] = []  # each tenant that waits once, and void ones
+        self._sizes: list[tuple[int, int, Ticket]] = []  # by tokens, and tickets that wait no longer
         self._floor = 0.0  # counter of the tenant that went last
 
     def __len__(self) -> int:
@@ -133,6 +135,10 @@ class LaneQueue:
             queue.tickets[ticket.number] = ticket
         self._tickets[ticket.number] = ticket
         self.tokens += ticket.tokens
+        if len(self._sizes) > 2 * len(self._tickets) + 64:
+            self._sizes = [size for size in self._sizes if size[-1].number == size[1]]
+            heapify(self._sizes)
+        heappush(self._sizes, (ticket.tokens, ticket.number, ticket))
 
     def remove(self, ticket: Ticket) -> None:
         """Take a ticket out, wherever it stands."""
@@ -160,6 +166,13 @@ class LaneQueue:
         queue = self._tenants.get(account)
         if queue is not None and queue.key != account.virtual[self.lane.name]:
             self._push(queue)
+
+    def smallest_tokens(self) -> float:
+        """Least tokens that a ticket here asks for; infinite where nothing waits."""
+        sizes = self._sizes
+        while sizes and sizes[0][-1].number != sizes[0][1]:
+            heappop(sizes)
+        return sizes[0][0] if sizes else math.inf
 
     def newest(self) -> Ticket:
         """The ticket that came last."""

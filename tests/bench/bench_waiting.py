@@ -1,6 +1,8 @@
 """What waiting costs: memory of 28,000 waiting requests, and the time to let one wait and give one its turn.
 
 python tests/bench/bench_waiting.py
+
+A turn is a settlement and an advance. Its time is the CPU's: what others on the machine do is not ours.
 """
 
 import time
@@ -18,6 +20,7 @@ from serving.controller.waiting import Ticket
 
 WAITING, TENANTS, TURNS = 28_000, 10_000, 3_000
 MEMORY_TARGET_MB = 100.0
+TURN_P50_TARGET_US, TURN_P99_TARGET_US = 250.0, 1_000.0
 
 
 def main() -> None:
@@ -43,16 +46,20 @@ def main() -> None:
     tracemalloc.stop()
     turn_ns = []
     for number in range(TURNS):
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         controller.settle(running[number], 1, 0.001 * number)
         controller.advance(0.001 * number)
-        turn_ns.append(time.perf_counter_ns() - start)
+        turn_ns.append(time.thread_time_ns() - start)
     turn_us = np.percentile(turn_ns, [50, 99]) / 1e3
     checks = [Check("28,000 waiting, MB", memory_mb, None, memory_mb, MEMORY_TARGET_MB, at_least=False)]
+    for name, us, target_us in zip(
+        ("p50", "p99"), turn_us.tolist(), (TURN_P50_TARGET_US, TURN_P99_TARGET_US), strict=True
+    ):
+        checks.append(Check(f"turn, {name} µs", us, None, us, target_us, at_least=False))
     facts = {"waiting": WAITING, "tenants": TENANTS, "turn_us": turn_us.tolist()}
     facts["wait_us_traced"] = (np.percentile(wait_ns, [50, 99]) / 1e3).tolist()
     path = report("waiting", checks, facts, ("numpy",))
-    print(f"turn p50 {turn_us[0]:.1f} µs, p99 {turn_us[1]:.1f} µs; written to {path}")
+    print(f"Written to {path}")
 
 
 if __name__ == "__main__":

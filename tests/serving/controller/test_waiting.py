@@ -263,3 +263,30 @@ def test_waiting_is_charged_to_the_quota_and_given_back_when_it_was_in_vain():
 
     assert controller.advance(0.6)[0][0] is first
     waits(controller, 0.6, lane="standard", tenant="a")
+
+
+def test_room_too_small_for_anyone_lets_no_one_in_and_the_next_that_fits_goes():
+    controller = make()
+    ids = [*fill(controller, tokens=4_900), *fill(controller, tokens=100)]
+    tickets = [
+        waits(controller, tokens=tokens, lane="premium", wait_ms=1e6) for tokens in (3_000, 900, 2_000)
+    ]
+    for _ in range(5):
+        controller.settle(ids.pop(), 1, 1.0)
+    assert controller.advance(1.0) == []
+    controller.settle(ids.pop(), 1, 1.0)
+    for _ in range(3):
+        controller.settle(ids.pop(), 1, 1.0)
+
+    assert [ticket for ticket, _ in controller.advance(1.0)] == [tickets[1]]
+
+
+def test_a_turn_that_time_alone_gives_comes_with_the_next_advance():
+    controller = make()
+    ids = fill(controller, "batch")
+    assert controller.admit(ask(lane="standard"), 0.0).reason == "lane_budget"  # the loan is called back
+    ticket = waits(controller, lane="batch", wait_ms=60_000.0)
+    controller.settle(ids[0], 1, 0.1)
+
+    assert controller.advance(0.1) == []
+    assert [(told, decision.admitted) for told, decision in controller.advance(40.0)] == [(ticket, True)]
