@@ -20,6 +20,7 @@ tenant and lane. With ``trust_headers`` the tenant header of the settings, `x-ti
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ from serving.refusal import refusal
 
 METRICS_PATH = "/tidegate/metrics"
 RENEWALS_PER_LEASE = 3
+_SLO = frozenset(SLO_TTFT_MS)
 
 log = logging.getLogger("tidegate")
 _configured: Configuration | None = None
@@ -96,6 +98,8 @@ class TidegateMiddleware:
             ["result"],
             registry=self.gate.metrics.registry,
         )
+        results = ("admitted", "refused", "left", "failed_open")
+        self._results = {result: self.requests.labels(result) for result in results}
         self.faults = Counter(
             "tidegate_asgi_answer_faults",
             "Answers that we failed to read or to settle; the lease frees what they hold.",
@@ -119,7 +123,7 @@ class TidegateMiddleware:
     async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         replay = Replay(receive)
         ahead = await replay.read(MAX_READ_BYTES)
-        admission = self._admission(scope, ahead)
+        admission = await self._admission(scope, ahead)
         if admission is None:
             await self.app(scope, replay, send)
             return
@@ -152,24 +156,27 @@ class TidegateMiddleware:
             answer.left = answer.left or replay.left
             self._settle(answer)
 
-    def _admission(self, scope: Scope, ahead: Ahead) -> _Admission | None:
+    async def _admission(self, scope: Scope, ahead: Ahead) -> _Admission | None:
         """The decision; None lets the request in undecided."""
         if ahead.left:  # nobody waits for an answer, so nothing may be reserved
-            self.requests.labels("left").inc()
+            self._results["left"].inc()
             return None
         try:
             self._start()
-            with self.gate.metrics.decision_s.time():
-                admission = self._decide(scope, ahead)
+            request = self._request(scope, ahead)
+            await self.gate.make_room(request)
+            start_s = time.perf_counter()
+            decision = self.gate.admit(request)
+            self.gate.metrics.decision_s.observe(time.perf_counter() - start_s)
         except Exception as error:
             # The gate may not fail a request: it goes in unreserved, and the log has the cause.
             log.error("Tidegate failed; the request was let in", exc_info=error)
-            self.requests.labels("failed_open").inc()
+            self._results["failed_open"].inc()
             return None
-        self.requests.labels("admitted" if admission.decision.admitted else "refused").inc()
-        return admission
+        self._results["admitted" if decision.admitted else "refused"].inc()
+        return _Admission(decision, request.prompt_tokens)
 
-    def _decide(self, scope: Scope, ahead: Ahead) -> _Admission:
+    def _request(self, scope: Scope, ahead: Ahead) -> AdmitRequest:
         names = self._names
         headers = {names[name]: value.decode("latin-1") for name, value in scope["headers"] if name in names}
         body, length = ahead.body, ahead.length
@@ -180,20 +187,19 @@ class TidegateMiddleware:
         asked = openai_body.read(body) if ahead.whole and body else None
         size = prompt_size(headers, body, length, whole=ahead.whole, asked=asked)
         told = headers.get
-        request = AdmitRequest(
+        return AdmitRequest(
             prompt_tokens=size.prompt_tokens,
-            tenant=openai_body.name(told(self._tenant_header)),
+            tenant=_name(told(self._tenant_header)),
             lane=LANES.get(told("x-tidegate-lane", "")),
-            model=(asked and asked.model) or openai_body.name(told("x-tidegate-model")),
-            session=openai_body.name(told("x-tidegate-session")),
+            model=(asked and asked.model) or _name(told("x-tidegate-model")),
+            session=_name(told("x-tidegate-session")),
             max_tokens=asked and asked.max_tokens,
             max_completion_tokens=asked and asked.max_completion_tokens,
             n=asked.n if asked else 1,
-            deadline_ms=deadline_ms(headers),
-            request_id=openai_body.name(told("x-request-id")),
+            deadline_ms=None if _SLO.isdisjoint(headers) else deadline_ms(headers),
+            request_id=_name(told("x-request-id")),
             log_type=None,
         )
-        return _Admission(self.gate.admit(request), size.prompt_tokens)
 
     def _settle(self, answer: Answer) -> None:
         if answer not in self._open:
@@ -219,7 +225,7 @@ class TidegateMiddleware:
 
     def _start(self) -> None:
         """Let the gate's tasks run on this loop; a server without lifespan starts them with a request."""
-        if any(not task.done() for task in self._tasks):
+        if self._tasks and not self._tasks[0].done():
             return
         self._tasks = [_task(job) for job in (self._renew(), *jobs(self.gate))]
 
@@ -237,6 +243,10 @@ class TidegateMiddleware:
             await self.gate.clock.sleep(self.gate.settings.rules.lease_s / RENEWALS_PER_LEASE)
             for answer in self._open:
                 self.gate.renew(answer.reservation_id)
+
+
+def _name(told: str | None) -> str | None:
+    return None if told is None else openai_body.name(told)
 
 
 def _task(job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -98,12 +98,14 @@ class Answer:
         kind = message["type"]
         if kind == "http.response.start":
             self._status = message["status"]
-            headers = {bytes(name).lower(): bytes(value) for name, value in message.get("headers", ())}
-            self._dropped = DROPPED in headers
-            self._reader = UsageReader(
-                headers.get(b"content-type", b"").decode("latin-1"),
-                headers.get(b"content-encoding", b"").decode("latin-1"),
-            )
+            told = {b"content-type": "", b"content-encoding": ""}
+            for name, value in message.get("headers", ()):
+                lower = name.lower()
+                if lower in told:
+                    told[lower] = value.decode("latin-1")
+                elif lower == DROPPED:
+                    self._dropped = True
+            self._reader = UsageReader(told[b"content-type"], told[b"content-encoding"])
         elif kind == "http.response.body":
             if self._reader is not None:
                 self._reader.feed(message.get("body", b""))

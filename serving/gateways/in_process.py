@@ -1,8 +1,8 @@
 """A gate inside another server's process: what configures it, and what decides there.
 
 With a bundle it is the whole service, forecast included; without one it is the rules alone. Either way it
-sees only the requests of its own process: where several processes serve one engine, give each its share of
-the capacity, or let a gateway ask `tidegate serve` instead.
+sees only the requests of its own process: where several processes serve one engine, let them share their
+limits (section `shared` of the configuration), or let a gateway ask `tidegate serve` instead.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from data.errors import InputError
+from data.schema import LANES
 from serving.clock import Clock
 from serving.config.mapping import read_settings
 from serving.controller.decide import Controller
@@ -22,6 +23,7 @@ from serving.messages import AdmitRequest, SettleRequest
 from serving.metrics import Gauges, Metrics
 from serving.scraping import Scraping
 from serving.settings import Settings
+from serving.shared.optional import sharing_of
 
 _YES, _NO = ("1", "true", "yes"), ("0", "false", "no", "")
 
@@ -50,6 +52,10 @@ class Gate(Protocol):
     clock: Clock
     metrics: Metrics
 
+    async def make_room(self, request: AdmitRequest) -> None:
+        """Call it before `admit`: where replicas share limits it may wait for room."""
+        ...
+
     def admit(self, request: AdmitRequest) -> Decision:
         """Decide on a request."""
         ...
@@ -67,7 +73,7 @@ class RulesAlone:
     """The controller and the metrics of its engines, without forecast and lake.
 
     Raises:
-        InputError: when two scrape targets share a name.
+        InputError: when two scrape targets share a name, or what is shared can't be.
 
     """
 
@@ -77,29 +83,24 @@ class RulesAlone:
         offset_s = clock.wall_us() / 1e6 - clock.monotonic_s()
         prefix = f"r{secrets.token_hex(4)}-"
         self.controller = Controller(settings.rules, id_prefix=prefix, wall_offset_s=offset_s)
+        self.sharing = sharing_of(self.controller, settings.shared, clock)
         self.metrics = Metrics(self._gauges)
+        self._admitted = {lane: self.metrics.admitted.labels(lane) for lane in LANES}
         self.scraping: Scraping | None = None
         if settings.scrape:
             self.scraping = Scraping(settings.scrape, Engine(self.controller), clock)
             self.metrics.registry.register(self.scraping)
 
+    async def make_room(self, request: AdmitRequest) -> None:
+        """Where replicas share limits, fetch the room that a request lacks."""
+        if self.sharing is not None:
+            await self.sharing.make_room(_facts(request))
+
     def admit(self, request: AdmitRequest) -> Decision:
         """Decide on a request."""
-        facts = RequestFacts(
-            request.prompt_tokens,
-            request.tenant,
-            request.model,
-            request.lane,
-            request.max_tokens,
-            request.max_completion_tokens,
-            request.n,
-            deadline_ms=request.deadline_ms,
-            cached_tokens=request.cached_tokens,
-            continuation=request.continuation,
-        )
-        decision = self.controller.admit(facts, self.clock.monotonic_s())
+        decision = self.controller.admit(_facts(request), self.clock.monotonic_s())
         if decision.admitted:
-            self.metrics.admitted.labels(decision.lane).inc()
+            self._admitted[decision.lane].inc()
         else:
             self.metrics.refused.labels(decision.lane, decision.reason).inc()
         return decision
@@ -119,6 +120,7 @@ class RulesAlone:
     def _gauges(self) -> Gauges:
         seen = self.controller.snapshot(self.clock.monotonic_s())
         return {
+            **({} if self.sharing is None else self.sharing.gauges()),
             "tidegate_backpressure": ("B in [0, 1], over its known terms.", seen.backpressure),
             "tidegate_held_tokens": ("Tokens reserved.", float(seen.held_tokens)),
             "tidegate_capacity_tokens": ("Tokens that may be reserved.", float(seen.capacity_tokens)),
@@ -164,17 +166,32 @@ def build(configuration: Configuration, clock: Clock) -> Gate:
 
 
 def jobs(gate: Gate) -> list[Coroutine[Any, Any, None]]:
-    """What must run beside a gate until it is cancelled: ticks, scrapes, records."""
+    """What must run beside a gate until it is cancelled: ticks, scrapes, records, what replicas share."""
     if isinstance(gate, RulesAlone):
-        return [gate.scraping.run()] if gate.scraping else []
+        return [job.run() for job in (gate.sharing, gate.scraping) if job is not None]
     from serving.service import Service
 
     if not isinstance(gate, Service):
         return []
-    beside = [job.run() for job in (gate.recording, gate.scraping) if job is not None]
+    beside = [job.run() for job in (gate.sharing, gate.recording, gate.scraping) if job is not None]
     return [_tick(gate), *beside]
 
 
 async def _tick(service: Any) -> None:
     await service.remember()
     await service.run()
+
+
+def _facts(request: AdmitRequest) -> RequestFacts:
+    return RequestFacts(
+        request.prompt_tokens,
+        request.tenant,
+        request.model,
+        request.lane,
+        request.max_tokens,
+        request.max_completion_tokens,
+        request.n,
+        deadline_ms=request.deadline_ms,
+        cached_tokens=request.cached_tokens,
+        continuation=request.continuation,
+    )

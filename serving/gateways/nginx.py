@@ -62,7 +62,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/check")
     async def check(request: Request) -> Response:
         try:
-            result, response = _answer(service, request.headers, sizes)
+            result, response = await _answer(service, request.headers, sizes)
         except Exception as error:
             # The gate may not fail a request: it goes in unreserved, and the log has the cause.
             log.error("nginx's check failed; the request was let in", exc_info=error)
@@ -76,7 +76,11 @@ def router(service: Service) -> APIRouter:
         if reservation_id is not None:
             told = request.headers.get
             how = outcome(told("x-original-status", ""), told("x-original-completion", ""))
-            service.settle(SettleRequest(reservation_id=reservation_id, outcome=how))
+            service.settle(
+                SettleRequest(
+                    reservation_id=reservation_id, outcome=how, output_tokens=None, cached_tokens=None
+                )
+            )
         return Response()
 
     return routes
@@ -114,7 +118,7 @@ def outcome(status: str, completion: str) -> Outcome:
     return "served" if status.startswith("2") else "failed"
 
 
-def _answer(service: Service, headers: Mapping[str, str], sizes: Counter) -> tuple[str, Response]:
+async def _answer(service: Service, headers: Mapping[str, str], sizes: Counter) -> tuple[str, Response]:
     path = headers.get("x-original-uri", CALLS[0]).partition("?")[0].rstrip("/")
     if headers.get("x-original-method", "POST") != "POST" or not path.endswith(CALLS):
         return "passed", Response()
@@ -133,6 +137,7 @@ def _answer(service: Service, headers: Mapping[str, str], sizes: Counter) -> tup
         request_id=openai_body.name(headers.get("x-request-id")),
         log_type=None,
     )
+    await service.make_room(request)
     with service.metrics.decision_s.time():
         decision = service.admit(request)
     if decision.reservation_id is None:

@@ -287,22 +287,21 @@ def test_a_fault_of_ours_fails_no_request(
 def test_a_lease_is_renewed_for_as_long_as_the_app_works():
     clock = ManualClock(1_700_000_000_000_000)
     seen: list[int] = []
+    renewed: list[str] = []
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-        for _ in range(6):
+        await asyncio.sleep(0)  # the task that renews begins
+        for times in range(1, 7):
             clock.advance(LEASE_S / 2)
-            renewed = [0]
-            renew = middleware.gate.renew
-            middleware.gate.renew = lambda name, renew=renew, renewed=renewed: (
-                renewed.append(1) or renew(name)
-            )
-            while len(renewed) == 1:
+            while len(renewed) < times:
                 await asyncio.sleep(0)
             seen.append(held(middleware))
         for message in [START, *chunks(b"")]:
             await send(message)
 
     middleware = guard(slow, clock)
+    renew = middleware.gate.renew
+    middleware.gate.renew = lambda name: renewed.append(name) or renew(name)
     call(middleware, body())
     assert (min(seen) > 0, len(seen), held(middleware)) == (True, 6, 0)
 
