@@ -105,7 +105,8 @@ class Pool:
 
     def touch(self) -> None:
         """Have the next exchange tell of this pool."""
-        self._limits.touched[self.name] = self
+        if not (self.parted and self.name in self._limits.by_name):  # its tenant came back: that one tells
+            self._limits.touched[self.name] = self
 
     def taken(self, tokens: int) -> None:
         """Note that a request was let in."""
