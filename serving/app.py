@@ -14,11 +14,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from data.live import otlp
 from data.live.otlp_body import BodyError
 from models.bundle import Bundle
-from serving import problems, signals, views
+from serving import control, problems, signals, views
+from serving.access import Access
+from serving.bundles import Bundles
 from serving.clock import Clock
 from serving.gateways import nginx
 from serving.gateways.envoy_authz import EnvoyAuthz
 from serving.messages import (
+from serving.limits import Limits
     AdmitRequest,
     AdmitResponse,
     ForecastResponse,
@@ -36,6 +39,7 @@ from serving.offered import US
 from serving.pushes import SOURCE, NotStored, Skewed
 from serving.refusal import refusal
 from serving.service import Service
+from serving.request_ids import RequestIds
 from serving.settings import Settings
 
 DESCRIPTION = """Predictive admission control for LLM serving. Ask before a request goes to the engine, settle
@@ -49,13 +53,7 @@ HOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tidegate</
 <li><a href="readyz">What decides: rules, or rules and forecast</a>
 <li><a href="metrics">Metrics</a>, <a href="healthz">health</a></ul></html>"""
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": meaning,
-        "content": {problems.MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
-    }
-    for status, meaning in ((413, "The body is too long."), (422, "The request is not valid."))
-}
+PROBLEMS = problems.documented(413, 422)
 UNSTORED: dict[int | str, dict[str, Any]] = {
     status: {
         "description": f"{meaning} Send the same body again after Retry-After; nothing is counted twice.",
@@ -117,6 +115,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         tasks = [asyncio.create_task(service.run())]
         if service.recording:
             tasks.append(asyncio.create_task(service.recording.run()))
+    bundles = Bundles(service)
         if service.scraping:
             tasks.append(asyncio.create_task(service.scraping.run()))
         if service.sharing:
@@ -124,6 +123,8 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if settings.ext_proc is not None:
+        if settings.watch_bundle is not None:
+            tasks.append(asyncio.create_task(bundles.watch(settings.watch_bundle)))
                     from serving.gateways import envoy_proc  # gRPC is an extra
 
                     app.state.ext_proc_port = await stack.enter_async_context(
@@ -150,8 +151,20 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def home() -> str:
+    registry = service.metrics.registry
+    app.add_middleware(Access, accepted=settings.keys, clock=clock, registry=registry)
+    app.add_middleware(
+        Limits,
+        max_url_bytes=settings.max_url_bytes,
+        max_header_bytes=settings.max_header_bytes,
+        max_requests=settings.max_requests,
+        body_timeout_s=settings.body_timeout_s,
+        registry=registry,
+    )
+    app.add_middleware(RequestIds)
         return HOME
 
+    app.include_router(control.router(bundles))
     @app.post(
         "/v1/admit",
         response_model=AdmitResponse,
@@ -232,9 +245,12 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         """The process lives."""
         return {"alive": True}
 
-    @app.get("/readyz")
+    @app.get("/readyz", responses=problems.documented(503))
     async def readyz() -> ReadyResponse:
-        """Ready as soon as the rules can decide; says whether the forecast takes part."""
+        """Ready as soon as the rules can decide; says whether the forecast takes part. 503 before a stop."""
+        if service.draining:
+            away = {"x-should-retry": "true", "connection": "close"}
+            raise HTTPException(503, "Tidegate is stopping; what was admitted can still be settled.", away)
         return service.ready()
 
     @app.get("/metrics", response_class=Response)

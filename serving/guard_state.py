@@ -1,22 +1,66 @@
-"""The guard on disk: a restart must not reset its budget, its skill gate or its trip wire."""
+"""The guard on disk: no restart and no other bundle resets its budget, skill gate or trip wire."""
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from data.errors import InputError
 from models.bundle import Manifest
 from models.guard.guard import Guard
+from models.guard.ledger import Ledger
 
 VERSION = 1
+MOST_ASIDE = 32
+"""Bundles whose evidence is kept while another one serves; one whose trip wire is crossed is always kept."""
 
 
-def load_guard(path: Path | None, bundle_version: str, manifest: Manifest) -> Guard:
+@dataclass(slots=True)
+class Guards:
+    """The guard of the bundle that serves, and what those of bundles before it have seen.
+
+    Attributes:
+        bundle: version of the bundle that serves.
+        guard: its guard.
+        aside: by version, what other bundles' guards have seen; the one set aside last stands last.
+
+    """
+
+    bundle: str
+    guard: Guard
+    aside: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def swap(self, bundle: str, manifest: Manifest) -> Guard:
+        """Set the guard aside and take up that of another bundle; the ledger, which is the gate's, goes on.
+
+        A bundle that served before goes on with its own threshold, skill gate and trip wire: loading others
+        in between mends no wire. The bundle that serves keeps its guard as it is.
+        """
+        if bundle == self.bundle:
+            return self.guard
+        self.aside[self.bundle] = _evidence(self.guard)
+        known = self.aside.pop(bundle, None)
+        self.guard = _take_up(known, manifest, self.guard.ledger)
+        self.bundle = bundle
+        for version in [version for version, seen in self.aside.items() if not _tripped(seen)]:
+            if len(self.aside) <= MOST_ASIDE:
+                break
+            del self.aside[version]
+        return self.guard
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is to be written: a snapshot in plain JSON types."""
+        return guard_state(self.bundle, self.guard) | {"aside": dict(self.aside)}
+
+
+def load_guards(path: Path | None, bundle_version: str, manifest: Manifest) -> Guards:
     """Restore the guard from ``path``, or start it afresh where there is none.
 
     A state that another bundle left keeps the ledger, which is the gate's; threshold, skill gate and trip
-    wire start anew with this bundle. A state from before there were gate and wire gets those of the bundle.
+    wire are those that this bundle had when it served last, else they start anew. A state from before there
+    were gate and wire gets those of the bundle.
 
     Raises:
         InputError: when the file can't be read or is damaged; a budget is never reset silently.
@@ -24,11 +68,11 @@ def load_guard(path: Path | None, bundle_version: str, manifest: Manifest) -> Gu
     """
     fresh = Guard.start(manifest.guard)
     if path is None:
-        return fresh
+        return Guards(bundle_version, fresh)
     try:
         state = json.loads(path.read_bytes())
     except FileNotFoundError:
-        return fresh
+        return Guards(bundle_version, fresh)
     except OSError as error:
         raise InputError(f"Guard state {path} can't be read: {error.strerror}.") from error
     except ValueError as error:
@@ -39,20 +83,25 @@ def load_guard(path: Path | None, bundle_version: str, manifest: Manifest) -> Gu
         or not isinstance(state.get("guard"), dict)
     ):
         raise InputError(_damaged(path, f"it has no guard state of version {VERSION}"))
+    aside = state.get("aside", {})
+    if not isinstance(aside, dict) or not all(isinstance(seen, dict) for seen in aside.values()):
+        raise InputError(_damaged(path, "what it says of other bundles is no table"))
     try:
         # Ticks of the process before can't be judged any more: their charges stand to the end.
         guard = Guard.from_dict({**state["guard"], "unsettled": []})
+        for seen in aside.values():
+            _take_up(seen, manifest, Ledger())  # a damaged one is told now, not when it is wanted
+        guards = Guards(str(state.get("bundle")), guard, aside)
+        guards.swap(bundle_version, manifest)
     except InputError as error:
         raise InputError(_damaged(path, str(error))) from error
-    if state.get("bundle") == bundle_version:
-        guard.skill = guard.skill or fresh.skill
-        guard.wire = guard.wire or fresh.wire
-        return guard
-    return Guard.start(manifest.guard, guard.ledger)
+    guards.guard.skill = guards.guard.skill or fresh.skill
+    guards.guard.wire = guards.guard.wire or fresh.wire
+    return guards
 
 
 def guard_state(bundle_version: str, guard: Guard) -> dict[str, Any]:
-    """What is to be written: a snapshot in plain JSON types."""
+    """State of one guard in plain JSON types."""
     return {"version": VERSION, "bundle": bundle_version, "guard": guard.to_dict()}
 
 
@@ -77,3 +126,24 @@ def _damaged(path: Path, why: str) -> str:
         f"Guard state {path} is damaged: {why}. Restore an older copy, or delete it to start with an empty "
         "false-alarm budget."
     )
+
+
+def _evidence(guard: Guard) -> dict[str, Any]:
+    """What a guard has seen; its ledgers go on without it, and its open ticks will not be told to it."""
+    of_the_gate = ("ledger", "would_ledger")
+    seen = {name: value for name, value in guard.to_dict().items() if name not in of_the_gate}
+    return seen | {"unsettled": [], "stood": False, "over_since_s": None}
+
+
+def _take_up(seen: Mapping[str, Any] | None, manifest: Manifest, ledger: Ledger) -> Guard:
+    """The guard that has seen this; a fresh one of the bundle where it never served."""
+    if seen is None:
+        return Guard.start(manifest.guard, ledger)
+    books = ledger.to_dict()
+    guard = Guard.from_dict({**seen, "ledger": books, "would_ledger": books})
+    guard.ledger = ledger
+    return guard
+
+
+def _tripped(seen: Mapping[str, Any]) -> bool:
+    return bool((seen.get("wire") or {}).get("tripped"))

@@ -5,6 +5,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from serving.request_ids import request_id
+
 
 class JsonLines(logging.Formatter):
     """Formats a record, with the fields given as ``extra={"fields": {...}}``."""
@@ -18,6 +20,8 @@ class JsonLines(logging.Formatter):
             "event": record.getMessage(),
             **getattr(record, "fields", {}),
         }
+        if name := request_id.get():
+            line["request_id"] = name
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

@@ -156,6 +156,14 @@ class Predictor:
         self._caught_up = last_s == due_s
         return self._caught_up
 
+    def swap(self, bundle: Forecasts, guard: Guard) -> None:
+        """Forecast with another bundle from the next tick on; traffic, outcomes and budget go on."""
+        if guard is not self.guard:
+            self._score = None  # of the other model, on another scale
+        if guard.advisory:
+            self._target = 0.0
+        self.bundle, self.guard = bundle, guard
+
     def target(self, now_s: float) -> float:
         """Tightening that the rules should move to; 0 unless an alarm stands and the tick is fresh."""
         return 0.0 if self.failure is not None or self._late(now_s) else self._target

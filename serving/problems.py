@@ -2,6 +2,7 @@
 
 import logging
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,13 +12,34 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.messages import Problem
+from serving.request_ids import HEADER, request_id
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 20
+SMALL_BYTES = 64 * 1024
+SMALL = ("/v1/admit", "/v1/settle", "/v1/bundle")
+"""Paths whose bodies are a few fields, and so at most `SMALL_BYTES` long."""
 EVENTS = ("body", "arrived", "finished", "request")
 """Parts of a fault's place that say nothing to the sender."""
 
+MEANINGS = {
+    401: "No key, or one that is not known.",
+    403: "The key is not for this.",
+    404: "There is none of that name.",
+    408: "The body did not come in time.",
+    409: "Not possible now.",
+    413: "The body is too long.",
+    422: "The request is not valid.",
+    503: "Not ready.",
+}
+
 log = logging.getLogger("tidegate")
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Problems that a route may answer with, for its OpenAPI description."""
+    content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    return {status: {"description": MEANINGS[status], "content": content} for status in statuses}
 
 
 def problem(status: int, detail: str, errors: list[str] | None = None) -> JSONResponse:
@@ -55,7 +77,9 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
         log.error("request failed", exc_info=error, extra={"fields": {"path": request.url.path}})
-        return problem(500, "Tidegate failed on this request; its log has the cause.")
+        answer = problem(500, "Tidegate failed on this request; its log has the cause.")
+        answer.headers[HEADER] = request_id.get() or ""
+        return answer
 
 
 class BodyLimit:
@@ -70,10 +94,12 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        read = 0
-        detail = f"The body is over {self.max_bytes} bytes; send it in parts."
+        read, most = 0, self.max_bytes
+        detail = f"The body is over {most} bytes; send it in parts."
+        if scope["path"] in SMALL and most > SMALL_BYTES:
+            most, detail = SMALL_BYTES, f"The body is over {SMALL_BYTES} bytes, which no such request is."
         for name, value in scope["headers"]:
-            if name == b"content-length" and (not value.isdigit() or int(value) > self.max_bytes):
+            if name == b"content-length" and (not value.isdigit() or int(value) > most):
                 await problem(413, detail)(scope, receive, send)
                 return
 
@@ -81,7 +107,7 @@ class BodyLimit:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > self.max_bytes:
+            if read > most:
                 raise HTTPException(413, detail)
             return message
 

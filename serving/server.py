@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib.util
+import ipaddress
 import logging
 import signal
 import socket
@@ -15,21 +16,42 @@ from models.bundle import Bundle
 from serving import logs
 from serving.app import create_app
 from serving.clock import SystemClock
+from serving.draining import Drain, Impatient
 from serving.settings import Settings
 
 GRACE_S = 10
 """Requests that are being answered have this long to end after a signal to stop."""
+DRAIN_S = 5.0
+"""Whoever sends requests looks at /readyz a few times in this time."""
 
 log = logging.getLogger("tidegate")
 
 
-def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
+def serve(
+    bundle: Path,
+    settings: Settings,
+    host: str,
+    port: int,
+    *,
+    drain_s: float = DRAIN_S,
+    insecure: bool = False,
+) -> None:
     """Serve until SIGTERM or SIGINT, then save the guard's state and return.
 
+    Args:
+        bundle: folder of the bundle.
+        settings: of the service.
+        host: address to listen on.
+        port: to listen on; 0 takes a free one.
+        drain_s: how long everything is still answered after SIGTERM, while /readyz says 503.
+        insecure: listen beyond loopback though anyone who reaches the port may then call it.
+
     Raises:
-        InputError: when the bundle, the state or the address can't be used.
+        InputError: when the bundle, the state or the address can't be used, or anyone could call.
 
     """
+    if not insecure:
+        check_reach(settings, host)
     app = create_app(Bundle.load(bundle), settings, SystemClock())
     listening = listen(host, port)
     if settings.ext_proc is not None:
@@ -43,9 +65,51 @@ def serve(bundle: Path, settings: Settings, host: str, port: int) -> None:
     # uvicorn raises the signal again once it has shut down; an orderly stop is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S)
-    log.info("listening", extra={"fields": {"host": host, "port": listening.getsockname()[1]}})
-    uvicorn.Server(config).run(sockets=[listening])
+    config = uvicorn.Config(
+        app,
+        http=Impatient,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = uvicorn.Server(config)
+    server.handle_exit = Drain(server, app.state.service, drain_s)  # type: ignore[method-assign, assignment]
+    fields = {"host": host, "port": listening.getsockname()[1], "keys": len(settings.keys)}
+    log.info("listening", extra={"fields": fields})
+    server.run(sockets=[listening])
+
+
+def check_reach(settings: Settings, host: str) -> None:
+    """Refuse to be reached by anyone; a service without keys answers whoever is on this machine alone.
+
+    Raises:
+        InputError: when others could call without a key.
+
+    """
+    if not settings.keys and not loopback(host):
+        raise InputError(
+            f"Without keys the service listens on loopback only; got --host {host}. Give it --keys FILE, or "
+            "say --insecure: then anyone who reaches the port may decide on requests and change the service."
+        )
+    if settings.ext_proc is not None and not loopback(settings.ext_proc[0]):
+        raise InputError(
+            f"The gRPC service for Envoy asks for no key, so it listens on loopback only; got --host {host}. "
+            "Run it beside Envoy, or say --insecure: then anyone who reaches the port may settle requests."
+        )
+
+
+def loopback(host: str) -> bool:
+    """Only this machine reaches the address.
+
+    >>> [loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "::", "db")]
+    [True, True, True, True, False, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_ext_proc(host: str, port: int) -> None:

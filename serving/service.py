@@ -17,11 +17,11 @@ from serving.controller.decide import Controller
 from serving.controller.decision import Decision, RequestFacts
 from serving.elsewhere import Elsewhere
 from serving.engine import Engine
-from serving.guard_state import guard_state, load_guard, save
+from serving.guard_state import load_guards, save
 from serving.metering import Meter
 from serving.metrics import Gauges, Metrics
 from serving.offered import Offer, OfferedLoad
-from serving.predictor import Predictor
+from serving.predictor import Forecasts, Predictor
 from serving.pushes import Pushes
 from serving.recording import Recording, recent_requests
 from serving.scraping import Scraping
@@ -53,11 +53,10 @@ class Service:
     def __init__(self, bundle: Bundle, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self.bundle = bundle
-        guard = load_guard(settings.state_file, bundle.version, bundle.manifest)
+        self.guards = load_guards(settings.state_file, bundle.version, bundle.manifest)
         self.offered = OfferedLoad()
         self.meter = Meter(settings.capacity_tokens_per_s)
-        self.predictor = Predictor(bundle, guard, self.offered, self.meter)
+        self.predictor = Predictor(bundle, self.guards.guard, self.offered, self.meter)
         # A name of this process: a settlement that outlived a restart must not free another's reservation.
         self.controller = Controller(
             settings.rules,
@@ -91,12 +90,22 @@ class Service:
     async def make_room(self, request: messages.AdmitRequest) -> None:
         """Call it before `admit`: where replicas share limits it may wait, up to a deadline, for room."""
         if self.sharing is not None:
+        self.draining = False  # told to stop: everything is answered, and /readyz sends callers elsewhere
             await self.sharing.make_room(_facts(request))
 
     def admit(self, request: messages.AdmitRequest) -> Decision:
         """Decide on a request; admitted or not, it is offered load."""
         now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
         self._steer(now_s)
+    @property
+    def bundle(self) -> Forecasts:
+        """The bundle that forecasts."""
+        return self.predictor.bundle
+
+    def swap(self, bundle: Bundle) -> None:
+        """Forecast with another, warmed bundle from the next tick on; nothing that was learned is reset."""
+        self.predictor.swap(bundle, self.guards.swap(bundle.version, bundle.manifest))
+
         decision = self.controller.admit(_facts(request), now_s)
         offer = self.offered.arrive(
             now_us,
@@ -231,9 +240,11 @@ class Service:
 
     def _note_tick(self, now_us: int, now_s: float) -> None:
         predictor = self.predictor
+        if self._admitted:  # how they end is not known here; nothing is told of them
+            log.warning("stopped with open reservations", extra={"fields": {"open": len(self._admitted)}})
         if self.recording and predictor.seen is not None:
             state = predictor.status(now_us, now_s).state
-            self.recording.ticked(predictor.seen, state, predictor.target(now_s), self.bundle.version)
+            self.recording.ticked(predictor.seen, state, predictor.target(now_s), predictor.bundle.version)
             self.recording.judged(predictor.judged, self.offered.origin_us or 0)
 
     def _steer(self, now_s: float) -> None:
@@ -242,7 +253,7 @@ class Service:
 
     def _snapshot(self) -> dict[str, Any]:
         self._saved_s = self.clock.monotonic_s()
-        return guard_state(self.bundle.version, self.predictor.guard)
+        return self.guards.to_dict()
 
     def _save(self, state: dict[str, Any]) -> None:
         if self.settings.state_file is None:

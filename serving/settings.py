@@ -7,6 +7,7 @@ from pathlib import Path
 from data.config import Target
 from data.errors import InputError
 from serving.controller.rules import Rules
+from serving.keys import Key
 from serving.shared.settings import SharedSettings
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -32,6 +33,13 @@ class Settings:
         tenant_header: request header in which a gateway names the tenant; it must take it away from clients.
         ext_proc: host and port of the gRPC service that settles for Envoy; None runs none. Needs `.[envoy]`.
         shared: where replicas hold the limits together; None is this process alone. Needs `.[shared]`.
+        bundles: folder whose bundles POST /v1/bundle may load; None lets it load none.
+        watch_bundle: folder, or link to one, whose bundle is loaded whenever another one stands there.
+        keys: who may call what; with none, everyone may call everything.
+        max_url_bytes: longest path and query that are answered.
+        max_header_bytes: most that the headers of a request may hold.
+        max_requests: that are answered at one time.
+        body_timeout_s: a request's body has this long to come whole.
         max_waiting_rows: rows that may wait for the lake; with more, senders are told to come back.
 
     """
@@ -50,6 +58,13 @@ class Settings:
     tenant_header: str = "x-tidegate-tenant"
     ext_proc: tuple[str, int] | None = None
     shared: SharedSettings | None = None
+    bundles: Path | None = None
+    watch_bundle: Path | None = None
+    keys: tuple[Key, ...] = ()
+    max_url_bytes: int = 8 * 1024
+    max_header_bytes: int = 32 * 1024
+    max_requests: int = 1_000
+    body_timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
         for name in (
@@ -58,6 +73,10 @@ class Settings:
             "max_open_requests",
             "max_recent_requests",
             "max_waiting_rows",
+            "max_url_bytes",
+            "max_header_bytes",
+            "max_requests",
+            "body_timeout_s",
         ):
             if not getattr(self, name) > 0:
                 raise InputError(f"Setting {name} must be over 0; got {getattr(self, name)!r}.")

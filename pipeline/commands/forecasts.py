@@ -155,11 +155,28 @@ def serve(
     ext_proc_port: Annotated[
         int | None, typer.Option(help="Settle for Envoy by gRPC (ext_proc) on this port; 0 takes a free one.")
     ] = None,
+    bundles: Annotated[
+        Path | None, typer.Option(help="Folder whose bundles POST /v1/bundle may load while it runs.")
+    ] = None,
+    watch_bundle: Annotated[
+        bool, typer.Option("--watch-bundle", help="Load what --bundle points to whenever that changes.")
+    ] = False,
+    keys: Annotated[
+        Path | None, typer.Option(help="File of keys, NAME SCOPES KEY a line; TIDEGATE_KEYS adds to it.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond loopback though callers need no key there.")
+    ] = False,
+    drain_s: Annotated[
+        float, typer.Option(min=0.0, help="Answer on for so long after SIGTERM, while /readyz says 503.")
+    ] = 5.0,
 ) -> None:
     """Run the online service until SIGTERM or SIGINT."""
+    import os
     from dataclasses import replace
 
     from serving.config.mapping import read_settings
+    from serving.keys import read_keys
     from serving.server import serve as run
     from serving.settings import Settings
 
@@ -170,5 +187,8 @@ def serve(
         state_file=state,
         lake=location or None,
         ext_proc=None if ext_proc_port is None else (host, ext_proc_port),
+        bundles=bundles,
+        watch_bundle=bundle if watch_bundle else None,
+        keys=read_keys(keys, os.environ),
     )
-    run(bundle, settings, host, port)
+    run(bundle, settings, host, port, drain_s=drain_s, insecure=insecure)

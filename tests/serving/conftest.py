@@ -21,3 +21,15 @@ def bundle_folder(model: bytes, tmp_path_factory: pytest.TempPathFactory) -> Cal
         return write_noise_bundle(tmp_path_factory.mktemp("bundle"), model, threshold)
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def other_bundle_folder(
+    model: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[float | None], Path]:
+    """The same of another version: its graph has a doc_string."""
+
+    def folder(threshold: float | None) -> Path:
+        return write_noise_bundle(tmp_path_factory.mktemp("bundle"), model + b"\x32\x05other", threshold)
+
+    return folder

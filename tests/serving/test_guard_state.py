@@ -8,7 +8,7 @@ from models.bundle import GuardState, Manifest, TrainingWindow
 from models.guard.guard import Guard
 from models.guard.skill import Onset, SkillGate
 from models.guard.tripwire import BLOCK_TICKS, TripWire
-from serving.guard_state import guard_state, load_guard, save
+from serving.guard_state import MOST_ASIDE, Guards, guard_state, load_guards, save
 
 
 def manifest(threshold: float | None) -> Manifest:
@@ -29,6 +29,10 @@ def manifest(threshold: float | None) -> Manifest:
         metrics={},
         versions={},
     )
+
+
+def load_guard(path: Path | None, version: str, told: Manifest) -> Guard:
+    return load_guards(path, version, told).guard
 
 
 def used_guard() -> Guard:
@@ -137,3 +141,53 @@ def test_a_state_cut_anywhere_or_of_another_kind_is_refused_with_a_remedy(tmp_pa
 def test_a_folder_in_place_of_the_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="can't be read"):
         load_guard(tmp_path, "abc", manifest(2.0))
+
+
+def test_a_bundle_that_comes_back_is_still_tripped_and_the_ledger_has_gone_on(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    tripped = closed_and_tripped(path)
+    guards = load_guards(path, "abc", manifest(1.5))
+    ledger = guards.guard.ledger
+    fresh = guards.swap("def", manifest(7.0))
+    assert (fresh.muted, fresh.threshold) == (False, 7.0)
+    assert fresh.ledger is ledger
+    fresh.decide(1_500, 99.0)
+    again = guards.swap("abc", manifest(1.5))
+    assert (again.muted, again.reason, again.threshold) == (True, tripped.reason, tripped.threshold)
+    assert again.ledger is ledger
+    assert again.would_ledger.to_dict() == ledger.to_dict()
+    assert again.to_dict()["skill"] == tripped.to_dict()["skill"]
+
+
+def test_what_other_bundles_saw_outlives_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    closed_and_tripped(path)
+    save(path, load_guards(path, "def", manifest(7.0)).to_dict())
+    save(path, load_guards(path, "ghi", manifest(8.0)).to_dict())
+    assert load_guards(path, "abc", manifest(1.5)).guard.muted
+    assert not load_guards(path, "def", manifest(7.0)).guard.muted
+
+
+def test_the_same_bundle_loaded_again_keeps_its_guard() -> None:
+    guards = Guards("abc", used_guard())
+    assert guards.swap("abc", manifest(9.0)) is guards.guard
+    assert guards.aside == {}
+
+
+def test_of_many_bundles_the_oldest_are_forgotten_but_never_a_crossed_wire(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    closed_and_tripped(path)
+    guards = load_guards(path, "abc", manifest(1.5))
+    for number in range(2 * MOST_ASIDE):
+        guards.swap(f"b{number}", manifest(float(number)))
+    assert len(guards.aside) == MOST_ASIDE
+    assert "b0" not in guards.aside
+    assert guards.swap("abc", manifest(1.5)).muted
+
+
+@pytest.mark.parametrize("aside", [[], {"def": 3}, {"def": {}}, {"def": {"version": 2, "threshold": "high"}}])
+def test_damage_in_what_other_bundles_saw_is_told_at_the_start(tmp_path: Path, aside: object) -> None:
+    path = tmp_path / "guard.json"
+    save(path, guard_state("abc", used_guard()) | {"aside": aside})
+    with pytest.raises(InputError, match=r"guard\.json is damaged: .* delete it to start"):
+        load_guards(path, "abc", manifest(2.0))

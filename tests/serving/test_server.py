@@ -29,7 +29,7 @@ def test_the_service_starts_without_the_training_stack() -> None:
 
 def start(bundle: Path, state: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
     """The service in a process of its own, by its command; its first log line names the port."""
-    command = [sys.executable, "-m", "pipeline.cli", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "pipeline.cli", "serve", "--port", "0", "--drain-s", "0"]
     process = subprocess.Popen(
         [*command, "--bundle", str(bundle), "--state", str(state), *options],
         stderr=subprocess.PIPE,

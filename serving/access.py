@@ -1,0 +1,100 @@
+"""Who may call what: keys and scopes, before anything of a request is read.
+
+A key comes as `authorization: Bearer KEY` or as `x-tidegate-key: KEY`. Gateways pass a client's own
+`authorization` header on with their checks, so below `/gateways/` only `x-tidegate-key` counts, which the
+gateway's configuration sets. Without keys everything is open; then the service listens on loopback only,
+unless its operator says otherwise (serving.server).
+"""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving import keys, problems
+from serving.clock import Clock
+from serving.recording import Rarely
+
+OPEN = ("/healthz", "/readyz")
+"""Probes, which carry no key; they tell no traffic."""
+NEEDS: tuple[tuple[str, keys.Scope], ...] = (
+    ("/v1/admit", "admit"),
+    ("/v1/settle", "admit"),
+    ("/gateways", "admit"),
+    ("/v1/telemetry", "telemetry"),
+    ("/v1/traces", "telemetry"),
+)
+"""Start of a path, and the scope that it needs; all else needs read to look at and control to change."""
+KEY_HEADER = "x-tidegate-key"
+
+
+def needed(method: str, path: str) -> keys.Scope | None:
+    """Scope that a call needs; None where it needs no key.
+
+    >>> needed("POST", "/v1/admit"), needed("GET", "/metrics"), needed("POST", "/v1/bundle")
+    ('admit', 'read', 'control')
+    >>> needed("GET", "/readyz"), needed("POST", "/v1/admittance")
+    (None, 'control')
+    """
+    if path in OPEN:
+        return None
+    for start, scope in NEEDS:
+        if path == start or path.startswith(f"{start}/"):
+            return scope
+    return "read" if method in ("GET", "HEAD", "OPTIONS") else "control"
+
+
+class Access:
+    """ASGI middleware that answers 401 without a known key and 403 where its scopes don't reach."""
+
+    def __init__(
+        self, app: ASGIApp, accepted: Sequence[keys.Key], clock: Clock, registry: CollectorRegistry
+    ) -> None:
+        """Accept these keys; with none everything is open."""
+        self.app = app
+        self.accepted = tuple(accepted)
+        self._denied = Counter(
+            "tidegate_denied",
+            "Calls without a key, with an unknown one, or with one that is not for this.",
+            ["reason"],
+            registry=registry,
+        )
+        self._complaints = Rarely("call denied", clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on, or answer it."""
+        need = needed(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        if not self.accepted or need is None:
+            await self.app(scope, receive, send)
+            return
+        presented = _presented(Headers(scope=scope), scope["path"])
+        key = None if presented is None else keys.owner_of(self.accepted, presented)
+        if key is not None and need in key.scopes:
+            await self.app(scope, receive, send)
+            return
+        if key is not None:
+            status, reason = 403, "scope"
+            detail = f"This key is not for that; it needs the scope {need}."
+        elif presented is not None:
+            status, reason = 401, "unknown"
+            detail = "The key is not known."
+        else:
+            status, reason = 401, "missing"
+            detail = f"Send a key of the scope {need}: authorization: Bearer KEY, or {KEY_HEADER}: KEY."
+        self._denied.labels(reason).inc()
+        whose = f", key of {key.name}" if key else ""
+        self._complaints.log(PermissionError(f"{reason}: {need} was needed{whose}"))
+        answer = problems.problem(status, detail)
+        if status == 401:
+            answer.headers["www-authenticate"] = "Bearer"
+        await answer(scope, receive, send)
+
+
+def _presented(headers: Headers, path: str) -> str | None:
+    if KEY_HEADER in headers:
+        return headers[KEY_HEADER]
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    if path.startswith("/gateways/") or scheme.lower() != "bearer":
+        return None
+    return value.strip()
