@@ -31,31 +31,40 @@ BLOCK = 16_384
 _FOREVER_S = 1 << 40
 
 
-def due_around(
-    flows: FlowSeconds, t_s: NDArray[np.int64], level: Level
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Load due around each tick, (EXPECTATIONS, POINTS, ticks), and its chances, (FIELDS, ticks).
+@dataclass(frozen=True, slots=True)
+class Recurring:
+    """All schedules of a trace and all runs whose tenant is watched."""
 
-    Equal to `features.recurrence.Recurrence.around` at each tick, to the last bit.
-    """
+    schedules: "KnownSchedules"
+    watches: "Watches"
+
+    def around(self, t_s: NDArray[np.int64], level: Level) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Load due around ticks in a row, (EXPECTATIONS, POINTS, ticks), and its chances, (FIELDS, ticks).
+
+        Equal to `features.recurrence.Recurrence.around` at each tick, to the last bit.
+        """
+        due = np.empty((EXPECTATIONS, POINTS, len(t_s)))
+        chances = np.empty((FIELDS, len(t_s)))
+
+        def tell(first: int) -> None:
+            some = slice(first, first + TICKS)
+            part = Level(level.baseline[some], level.usual[some], level.line[some])
+            scheduled = self.schedules.around(t_s[some])
+            followed = self.watches.around(t_s[some], MATTERS * part.baseline)
+            due[:, :, some], chances[:, some] = told(scheduled, followed, part)
+
+        # NumPy lets other threads go on while it computes.
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool:
+            for _ in pool.map(tell, range(0, len(t_s), TICKS)):
+                pass
+        return due, chances
+
+
+def find_recurring(flows: FlowSeconds) -> Recurring:
+    """Find what recurs in a trace."""
     callers = find_runs(flows.caller[flows.flow], flows.second, flows.work)
     runs = find_runs(flows.flow, flows.second, flows.work)
-    schedules, watches = find_schedules(callers, runs, flows), find_watches(runs, flows)
-    due = np.empty((EXPECTATIONS, POINTS, len(t_s)))
-    chances = np.empty((FIELDS, len(t_s)))
-
-    def tell(first: int) -> None:
-        some = slice(first, first + TICKS)
-        part = Level(level.baseline[some], level.usual[some], level.line[some])
-        scheduled = schedules.around(t_s[some])
-        followed = watches.around(t_s[some], MATTERS * part.baseline)
-        due[:, :, some], chances[:, some] = told(scheduled, followed, part)
-
-    # NumPy lets other threads go on while it computes.
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool:
-        for _ in pool.map(tell, range(0, len(t_s), TICKS)):
-            pass
-    return due, chances
+    return Recurring(find_schedules(callers, runs, flows), find_watches(runs, flows))
 
 
 @dataclass(frozen=True, slots=True)

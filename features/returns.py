@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -88,7 +89,7 @@ def waits(turns: pl.DataFrame) -> NDArray[np.int64]:
     return np.stack([at[ended], until[ended]])
 
 
-def waiting_before(waited: NDArray[np.int64], seconds: int, t_s: NDArray[np.int64]) -> NDArray[np.int64]:
+def waiting_before(waited: NDArray[Any], seconds: int, t_s: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sessions that wait before each tick, by age class, int64, (len(CLASSES), n), from `waits`."""
     since, until = waited
     counts = np.zeros((len(CLASSES), len(t_s)), np.int64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +89,8 @@ class Runs:
     load: NDArray[np.float64]
 
 
-def find_runs(sender: NDArray[np.int64], second: NDArray[np.int64], work: NDArray[np.int64]) -> Runs:
-    """Find the runs that a `RunDetector` finds, in activity that is sorted by second.
+def find_runs(sender: NDArray[Any], second: NDArray[Any], work: NDArray[np.int64]) -> Runs:
+    """Find the runs that a `RunDetector` finds, in activity that is sorted by second; any whole numbers.
 
     >>> runs = find_runs(np.array([0, 1, 0, 0]), np.array([0, 0, 1, 300]), np.array([600, 5, 600, 1]))
     >>> runs.start_s.tolist(), runs.load.tolist(), runs.rank.tolist()
@@ -109,10 +110,10 @@ def find_runs(sender: NDArray[np.int64], second: NDArray[np.int64], work: NDArra
         for window_s in PEAK_WINDOWS_S
     )
     return Runs(
-        who[first],
+        who[first].astype(np.int64),
         ranks(who[first]),
         order[first],
-        when[first],
+        when[first].astype(np.int64),
         np.maximum(opening / first_s, both / both_s),
     )
 

@@ -6,12 +6,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from features.batch import channel_seconds, known_before
+from features.batch import channel_seconds, flow_features
 from features.bins import WorkBins, bin_work
 from features.bursts import Events, baseline, find_events, load
 from features.flows import flow_seconds
 from features.ticks import HORIZON_S, SLOT_S, Ticks, label_ticks
-from features.windows import CHANNELS, NAMES, assemble
+from features.windows import CHANNELS, NAMES
 from models.baselines import KnownLoad
 from models.forecaster import NONE, Examples
 
@@ -45,7 +45,7 @@ def prepare(requests: pl.DataFrame) -> TraceExamples:
     found = find_events(bins)
     ticks = label_ticks(len(bins.work), found)
     flows = flow_seconds(requests)
-    features = assemble(known_before(flows))
+    features = flow_features(flows)
     known = KnownLoad(flows.origin_us, channel_seconds(flows)[CHANNELS.index("work")])
     realised, level = load(bins.work), baseline(bins.work)
     last = np.maximum(ticks.t_s - 1, 0)

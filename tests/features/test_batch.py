@@ -1,11 +1,16 @@
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import features.batch
+import features.flows
 from features.batch import batch_features, channel_seconds
 from features.flows import flow_seconds
+from features.returns import LAST_AGE_S
 from features.ticks import TICK_S
 from features.windows import CHANNELS, NAMES
 from tests.features.frames import frame, random_frame
@@ -68,10 +73,28 @@ def test_channels_sum_what_arrived():
     }
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_slices_of_a_scanned_file_and_stretches_of_ticks_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+):
+    requests = random_frame(seed, 1_500, 600)
+    whole, waits = batch_features(requests), flow_seconds(requests).waits
+    requests.write_parquet(tmp_path / "requests.parquet")
+    monkeypatch.setattr(features.flows, "SLICE", 40)
+    monkeypatch.setattr(features.batch, "STRETCH", 7)
+    scanned = pl.scan_parquet(tmp_path / "requests.parquet")
+    np.testing.assert_array_equal(batch_features(scanned), whole)
+    # A session that was silent for long may have come back in another slice: that is no matter.
+    cut = flow_seconds(scanned).waits
+    for waited in (waits, cut):
+        waited[1] = np.minimum(waited[1], waited[0] + LAST_AGE_S)
+    np.testing.assert_array_equal(*(waited[:, np.lexsort(waited)] for waited in (waits, cut)))
+
+
 def test_a_single_request_is_a_trace_of_one_unknown_tick():
-    features = batch_features(frame([3.0], {"prompt_tokens": [10]}))
-    assert features.shape == (1, len(NAMES))
-    assert np.isnan(features).all()
+    tick = batch_features(frame([3.0], {"prompt_tokens": [10]}))
+    assert tick.shape == (1, len(NAMES))
+    assert np.isnan(tick).all()
 
 
 @given(st.integers(0, 10**6), st.integers(1, 60))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.due import TICKS, due_around
+from features.due import TICKS, find_recurring
 from features.flows import FlowSeconds, flow_seconds
 from features.recurrence import Recurrence
 from features.scenarios import Level
@@ -30,7 +30,7 @@ def equal(flows: FlowSeconds) -> tuple[np.ndarray, np.ndarray]:
     t_s = np.arange(0, flows.seconds + 200, TICK_S)
     base = 50.0 + 30.0 * np.sin(t_s / 1_000.0)
     level = Level(base, 1.1 * base, 2.0 * base)
-    due, chances = due_around(flows, t_s, level)
+    due, chances = find_recurring(flows).around(t_s, level)
     for tick, (one_due, one_chances) in enumerate(plain(flows, t_s, level)):
         np.testing.assert_array_equal(due[:, :, tick], one_due[:, :, 0])
         np.testing.assert_array_equal(chances[:, tick], one_chances[:, 0])

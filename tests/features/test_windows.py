@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.batch import batch_features, known_before, season_peaks
+from features.batch import batch_features, half_peaks, known_before, season_peaks
 from features.bursts import burst_line
 from features.flows import flow_seconds
 from features.ticks import TICK_S
@@ -102,7 +102,7 @@ def test_season_peaks_equal_the_plain_loop(seed: int, some: int, later: int, unk
     ticks = later + some
     random = np.random.default_rng(seed)
     ratio = np.where(random.random(ticks) < unknown, np.nan, random.lognormal(0.0, 1.0, ticks))
-    peaks = season_peaks(ratio)
+    peaks = season_peaks(half_peaks(ratio), np.arange(ticks))
     cycles = [
         season * cycle // TICK_S
         for season, count in zip(SEASONS_S, CYCLES, strict=True)
@@ -124,7 +124,7 @@ def max_or_nan(values: list[float]) -> float:
 
 
 def test_season_columns_equal_the_plain_loop():
-    known = known_before(flow_seconds(random_frame(3, 2_500, 900)))
+    (known,) = known_before(flow_seconds(random_frame(3, 2_500, 900)))
     features = assemble(known)
     tick = len(features) - 1
     row = 0
