@@ -34,7 +34,8 @@ from serving.clock import Clock, SystemClock
 from serving.controller.decision import Decision
 from serving.gateways import openai_body
 from serving.gateways.asgi_exchange import Ahead, Answer, Replay
-from serving.gateways.envoy_authz import (
+from serving.gateways.in_process import Configuration, build, from_environment, jobs
+from serving.gateways.request_facts import (
     LANES,
     MAX_READ_BYTES,
     PROMPT_TOKENS,
@@ -42,7 +43,6 @@ from serving.gateways.envoy_authz import (
     deadline_ms,
     prompt_size,
 )
-from serving.gateways.in_process import Configuration, build, from_environment, jobs
 from serving.messages import AdmitRequest
 from serving.refusal import refusal
 

@@ -23,8 +23,8 @@ from grpc.aio import ServicerContext
 from prometheus_client import Counter, Gauge
 
 from data.errors import InputError
-from serving.gateways.envoy_authz import RESERVATION
 from serving.gateways.ext_proc_messages import SERVICE, ProcessingRequest, ProcessingResponse
+from serving.gateways.request_facts import RESERVATION
 from serving.gateways.usage import UsageReader
 from serving.messages import NAME_LENGTH, Outcome, SettleRequest
 from serving.service import Service

@@ -33,7 +33,7 @@ from data.live.envoy_log import CALLS
 from serving.controller.decision import Decision
 from serving.controller.lanes import REFERENCE_PROMPT_TOKENS
 from serving.gateways import openai_body
-from serving.gateways.envoy_authz import LANES, PROMPT_TOKENS, RESERVATION, Size, deadline_ms, prompt_size
+from serving.gateways.request_facts import LANES, PROMPT_TOKENS, RESERVATION, Size, deadline_ms, prompt_size
 from serving.messages import AdmitRequest, Outcome, SettleRequest
 from serving.refusal import refusal
 from serving.service import Service

@@ -11,7 +11,7 @@ from models.bundle import Bundle
 from serving.app import create_app
 from serving.clock import ManualClock
 from serving.controller.rules import Rules
-from serving.gateways.envoy_authz import MAX_READ_BYTES, deadline_ms
+from serving.gateways.request_facts import MAX_READ_BYTES, deadline_ms
 from serving.messages import MAX_TOKENS, AdmitRequest
 from serving.settings import Settings
 
@@ -64,6 +64,7 @@ class Gate:
 
         names = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         scope = {"type": "http", "method": method, "path": "/gateways/envoy" + path, "headers": names}
+        scope |= {"query_string": b"", "http_version": "1.1", "client": ("127.0.0.1", 40_000)}
         asyncio.run(self.app(scope, receive, send))
         if not sent:
             return None
