@@ -18,10 +18,11 @@ from serving import control, problems, signals, views
 from serving.access import Access
 from serving.bundles import Bundles
 from serving.clock import Clock
+from serving.controller.decision import Decision
 from serving.gateways import nginx
 from serving.gateways.envoy_authz import EnvoyAuthz
-from serving.messages import (
 from serving.limits import Limits
+from serving.messages import (
     AdmitRequest,
     AdmitResponse,
     ForecastResponse,
@@ -38,8 +39,8 @@ from serving.limits import Limits
 from serving.offered import US
 from serving.pushes import SOURCE, NotStored, Skewed
 from serving.refusal import refusal
-from serving.service import Service
 from serving.request_ids import RequestIds
+from serving.service import Service
 from serving.settings import Settings
 
 DESCRIPTION = """Predictive admission control for LLM serving. Ask before a request goes to the engine, settle
@@ -100,6 +101,12 @@ def unstored(error: NotStored) -> HTTPException:
     return HTTPException(error.status, str(error), {"retry-after": str(error.retry_after_s)})
 
 
+async def _left(http: Request) -> None:
+    """Return when the client is gone; its body has been read."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
 def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     """The service as an ASGI app; it ticks from start-up to shutdown on ``clock``.
 
@@ -108,6 +115,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
 
     """
     service = Service(bundle, settings, clock)
+    bundles = Bundles(service)
 
     @contextlib.asynccontextmanager
     async def ticking(_: FastAPI) -> AsyncIterator[None]:
@@ -115,7 +123,8 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         tasks = [asyncio.create_task(service.run())]
         if service.recording:
             tasks.append(asyncio.create_task(service.recording.run()))
-    bundles = Bundles(service)
+        if settings.watch_bundle is not None:
+            tasks.append(asyncio.create_task(bundles.watch(settings.watch_bundle)))
         if service.scraping:
             tasks.append(asyncio.create_task(service.scraping.run()))
         if service.sharing:
@@ -123,8 +132,6 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if settings.ext_proc is not None:
-        if settings.watch_bundle is not None:
-            tasks.append(asyncio.create_task(bundles.watch(settings.watch_bundle)))
                     from serving.gateways import envoy_proc  # gRPC is an extra
 
                     app.state.ext_proc_port = await stack.enter_async_context(
@@ -144,13 +151,6 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     problems.install(app)
     app.add_middleware(problems.BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(EnvoyAuthz, service=service)  # outside the bound: a long body is no refusal there
-
-    app.include_router(nginx.router(service))
-
-    app.include_router(signals.router(service))
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def home() -> str:
     registry = service.metrics.registry
     app.add_middleware(Access, accepted=settings.keys, clock=clock, registry=registry)
     app.add_middleware(
@@ -162,19 +162,36 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         registry=registry,
     )
     app.add_middleware(RequestIds)
+
+    app.include_router(nginx.router(service))
+    app.include_router(control.router(bundles))
+
+    app.include_router(signals.router(service))
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def home() -> str:
         return HOME
 
-    app.include_router(control.router(bundles))
     @app.post(
         "/v1/admit",
         response_model=AdmitResponse,
         responses=PROBLEMS | {429: {"model": Refusal, "description": "Refused, with advice when to retry."}},
     )
-    async def admit(request: AdmitRequest) -> AdmitResponse | JSONResponse:
-        """Ask to let a request in. A refusal is an OpenAI-style 429 that says when to come back."""
+    async def admit(request: AdmitRequest, http: Request) -> AdmitResponse | JSONResponse | Response:
+        """Ask to let a request in. A refusal is an OpenAI-style 429 that says when to come back.
+
+        With max_wait_ms the answer may take so long: where there is no room yet, the request waits for its
+        turn. A client that goes away meanwhile leaves nothing behind.
+        """
         await service.make_room(request)
-        with service.metrics.decision_s.time():
-            decision = service.admit(request)
+        decision: Decision | None
+        if request.max_wait_ms is None:
+            with service.metrics.decision_s.time():
+                decision = service.admit(request)
+        else:
+            decision = await service.admit_or_wait(request, partial(_left, http))
+        if decision is None:
+            return Response(status_code=499)  # nobody reads it
         if decision.reservation_id is None:
             return refusal(decision, request.prompt_tokens)
         return views.admitted(decision, settings.rules.lease_s)

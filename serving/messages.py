@@ -71,6 +71,12 @@ class AdmitRequest(_Message):
     deadline_ms: float | None = Field(
         None, gt=0, description="Time to first token after which the answer is worthless to the client."
     )
+    max_wait_ms: float | None = Field(
+        default=None,
+        gt=0,
+        description="Longest that the answer may take where there is no room yet: the request then waits for "
+        "its turn, up to the longest wait of the rules. Without it the answer comes at once.",
+    )
     request_id: Name | None = Field(None, description="The gateway's name for the request.")
     log_type: Name | None = Field(None, description="The source's own mark, such as 'search'.")
 
@@ -127,7 +133,17 @@ class SettleRequest(_Message):
         None, description="Tokens generated, also when the client left early; null when nobody counted."
     )
     cached_tokens: Tokens | None = Field(None, description="Prompt tokens served from the prefix cache.")
-    outcome: Outcome = Field(description="served, failed, shed (by the engine) or aborted (by the client).")
+    outcome: Outcome = Field(
+        description="served, failed, shed (by the engine) or aborted (by the client); what failed or was "
+        "shed costs its tenant nothing."
+    )
+    ttft_ms: float | None = Field(
+        default=None, ge=0, description="Time to first token; null when nobody measured it."
+    )
+    estimated: bool = Field(
+        default=False,
+        description="output_tokens is an estimate: it is charged, and nothing is learned from it.",
+    )
 
 
 class SettleResponse(_Message):

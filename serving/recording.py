@@ -134,10 +134,13 @@ class Recording:
         else:
             self.metrics.lake_rows_lost.labels("engine_samples").inc(len(frame))
 
-    def decided(self, request: AdmitRequest, decision: Decision, now_us: int) -> str:
-        """Note a request and what was decided; returns its name in the lake.
+    def decided(
+        self, request: AdmitRequest, decision: Decision, now_us: int, arrived_us: int | None = None
+    ) -> str:
+        """Note a request and what was decided at ``now_us``; returns its name in the lake.
 
-        That is the gateway's own, unless it has none or gave it before: a retry then names what it repeats.
+        That name is the gateway's own, unless it has none or gave it before: a retry then names what it
+        repeats. A refusal without a reason is a client that left while it waited.
         """
         request_id, retry_of = request.request_id, None
         if request_id is None or request_id in self._given_ids:
@@ -148,7 +151,7 @@ class Recording:
         self.note(
             "requests",
             request_id,
-            now_us,
+            now_us if arrived_us is None else arrived_us,
             request.tenant,
             decision.lane,
             request.model,
@@ -157,7 +160,7 @@ class Recording:
             request.prompt_tokens,
             min(max(limits), MOST_TOKENS) if limits else None,
             None if decision.admitted else now_us,
-            None if decision.admitted else "shed",
+            None if decision.admitted else "shed" if decision.reason else "aborted",
             retry_of,
         )
         self.note(

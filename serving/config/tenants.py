@@ -51,6 +51,7 @@ class Waiting(Section):
     premium_grace_requests: Int = key(
         "Rules.waiting_grace", "Places beyond, for premium alone.", "requests", ge=0
     )
+    max_wait_ms: Float = key("Rules.max_wait_ms", "Longest wait, whatever a request asks for.", "ms", gt=0)
     aged_after: Float = key(
         "Rules.aged_after",
         "Share of its longest wait after which nothing passes a request any more.",

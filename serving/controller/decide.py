@@ -35,6 +35,9 @@ class Controller:
     0
     """
 
+    answered: Callable[[], None]
+    """Called when `advance` has something to tell: within a call, from any thread. It may not call back."""
+
     def __init__(
         self,
         rules: Rules | None = None,
@@ -55,6 +58,7 @@ class Controller:
 
         """
         self.rules = rules = rules or Rules()
+        self.answered: Callable[[], None] = _nothing
         self._gate = Gate(rules, random, id_prefix, wall_offset_s)
         self._learned = LearnedProfile(rules.engine)
         self._lock = threading.Lock()
@@ -83,17 +87,19 @@ class Controller:
             request: as for `admit`. One with ``deadline_ms`` waits until prefill must start; the rest of a
                 clamped answer does not wait.
             now_s: monotonic seconds.
-            max_wait_ms: longest wait; the lane's target for the first token when None.
+            max_wait_ms: longest wait, up to that of the rules; the lane's target for the first token when
+                None.
 
         """
         with self._lock:
             now_s = self._advance(now_s)
             ticket = self._gate.ticket(request, now_s)
             wait_ms = ticket.lane.rule.ttft_target_ms if max_wait_ms is None else max_wait_ms
+            wait_ms = min(wait_ms, self.rules.max_wait_ms)
             if request.deadline_ms is not None:
                 prefill_ms = self.rules.engine.prefill_s(request.prompt_tokens) * 1e3
                 left_ms = request.deadline_ms - prefill_ms
-                wait_ms = left_ms if max_wait_ms is None else min(left_ms, max_wait_ms)
+                wait_ms = min(left_ms, self.rules.max_wait_ms if max_wait_ms is None else wait_ms)
             return self._decide(ticket, 0.0 if request.continuation else wait_ms / 1e3, now_s)
 
     def leave(self, ticket: Ticket, now_s: float) -> bool:
@@ -233,7 +239,7 @@ class Controller:
                 now_s, preemptions_per_s=preemptions_per_s, allocation_failures=allocation_failures
             )
             self._gate.resize(now_s)
-            self._turns_due_s = now_s
+            self._give_turns(now_s)
 
     def learn_engine(self, **readings: Unpack[EngineReadings]) -> None:
         """Learn from one sample of one engine what it can do; see `LearnedProfile.observe`."""
@@ -264,6 +270,8 @@ class Controller:
     def _give_turns(self, now_s: float) -> None:
         give_turns(self._gate, now_s, self._answers)
         self._turns_due_s = now_s + TURNS_EVERY_S
+        if self._answers:
+            self.answered()
 
     def _decide(self, ticket: Ticket, wait_s: float, now_s: float) -> Decision | Ticket:
         gate = self._gate
@@ -293,6 +301,7 @@ class Controller:
             if last is ticket:
                 return decision
             self._answers.append((last, decision))
+            self.answered()
         return ticket
 
     def _advance(self, now_s: float) -> float:
@@ -303,6 +312,8 @@ class Controller:
                 self._answers.append((ticket, self._too_late(ticket, now_s)))
             if gate.expired > expired:
                 self._give_turns(now_s)
+            if self._answers:
+                self.answered()
         return now_s
 
     def _too_late(self, ticket: Ticket, now_s: float) -> Decision:
@@ -312,3 +323,7 @@ class Controller:
         backlog = refusal[1] if refusal else 0.0
         tightened = tau > 0 and refusal is not None and gate.refusal(ticket, 0.0, pressure, now_s) is None
         return gate.refuse(ticket, "wait_expired", backlog, tau, pressure, now_s, tightened=tightened)
+
+
+def _nothing() -> None:
+    """Nobody waits to be told."""

@@ -60,6 +60,7 @@ class Rules:
         max_tenants: others that are remembered.
         max_waiting: requests that may wait, in all lanes together.
         waiting_grace: places beyond, for premium alone.
+        max_wait_ms: longest wait, whatever a request asks for.
         aged_after: share of its longest wait after which nothing passes a request any more.
         degradation: when an overloaded engine degrades requests, and how.
         headroom: how failures for want of KV blocks shrink the capacity.
@@ -91,6 +92,7 @@ class Rules:
     max_tenants: int = 50_000
     max_waiting: int = 5_000
     waiting_grace: int = 250
+    max_wait_ms: float = 30_000.0
     aged_after: float = 0.5
     degradation: DegradationRules = field(default_factory=DegradationRules)
     headroom: HeadroomRules = field(default_factory=HeadroomRules)
@@ -151,6 +153,7 @@ _OVER_ZERO = (
     "max_flows",
     "max_tenants",
     "max_waiting",
+    "max_wait_ms",
 )
 
 

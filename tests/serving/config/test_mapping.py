@@ -72,7 +72,7 @@ def test_each_section_reaches_its_rules(tmp_path):
                 acme: {daily: {tokens: 5000, sliding: true, burst_tokens: 100}, weight: 2, lane: premium}
                 gone: {closed: true}
               max_remembered: 100
-            waiting: {max_requests: 10, premium_grace_requests: 0, aged_after: 0.25}
+            waiting: {max_requests: 10, premium_grace_requests: 0, max_wait_ms: 500, aged_after: 0.25}
             backpressure: {alpha: 0.6, beta: 0.4, gamma: 0, hard_reject_above: 0.7}
             reservations: {lease_s: 30, drain_memory_s: 20}
             tightening: {max_change_per_s: 0.1}
@@ -94,6 +94,7 @@ def test_each_section_reaches_its_rules(tmp_path):
         "acme": TenantLimits(daily=Quota(5_000, sliding=True, burst_tokens=100), weight=2, lane="premium"),
         "gone": TenantLimits(closed=True),
     }
+    assert rules.max_wait_ms == 500
     assert (rules.max_tenants, rules.max_waiting, rules.waiting_grace, rules.aged_after) == (100, 10, 0, 0.25)
     assert (rules.alpha, rules.beta, rules.gamma, rules.hard_reject_above) == (0.6, 0.4, 0, 0.7)
     assert (rules.lease_s, rules.drain_memory_s, rules.max_tightening_change_per_s) == (30, 20, 0.1)

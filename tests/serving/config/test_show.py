@@ -61,7 +61,7 @@ FILES = some(
     ),
     priority_queues=lanes(),
     tenants=some(default=TENANT, by_name=st.dictionaries(TEXT, TENANT, max_size=3), max_remembered=COUNT),
-    waiting=some(max_requests=COUNT, aged_after=floats(0, 1)),
+    waiting=some(max_requests=COUNT, max_wait_ms=floats(1, 1e6), aged_after=floats(0, 1)),
     backpressure=weights().map(lambda parts: dict(zip(("alpha", "beta", "gamma"), parts, strict=True))),
     degradation=some(
         trigger=st.builds("gpu_util > {:.3f} OR queue_depth > {}".format, floats(0.1, 1), COUNT),
