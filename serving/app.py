@@ -18,6 +18,7 @@ from serving import control, problems, signals, views
 from serving.access import Access
 from serving.bundles import Bundles
 from serving.clock import Clock
+from serving.controller.decision import Decision
 from serving.gateways import nginx
 from serving.gateways.envoy_authz import EnvoyAuthz
 from serving.limits import Limits
@@ -100,6 +101,12 @@ def unstored(error: NotStored) -> HTTPException:
     return HTTPException(error.status, str(error), {"retry-after": str(error.retry_after_s)})
 
 
+async def _left(http: Request) -> None:
+    """Return when the client is gone; its body has been read."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
 def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     """The service as an ASGI app; it ticks from start-up to shutdown on ``clock``.
 
@@ -170,11 +177,21 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         response_model=AdmitResponse,
         responses=PROBLEMS | {429: {"model": Refusal, "description": "Refused, with advice when to retry."}},
     )
-    async def admit(request: AdmitRequest) -> AdmitResponse | JSONResponse:
-        """Ask to let a request in. A refusal is an OpenAI-style 429 that says when to come back."""
+    async def admit(request: AdmitRequest, http: Request) -> AdmitResponse | JSONResponse | Response:
+        """Ask to let a request in. A refusal is an OpenAI-style 429 that says when to come back.
+
+        With max_wait_ms the answer may take so long: where there is no room yet, the request waits for its
+        turn. A client that goes away meanwhile leaves nothing behind.
+        """
         await service.make_room(request)
-        with service.metrics.decision_s.time():
-            decision = service.admit(request)
+        decision: Decision | None
+        if request.max_wait_ms is None:
+            with service.metrics.decision_s.time():
+                decision = service.admit(request)
+        else:
+            decision = await service.admit_or_wait(request, partial(_left, http))
+        if decision is None:
+            return Response(status_code=499)  # nobody reads it
         if decision.reservation_id is None:
             return refusal(decision, request.prompt_tokens)
         return views.admitted(decision, settings.rules.lease_s)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import duckdb
@@ -11,10 +12,11 @@ import duckdb
 from data.errors import InputError
 from data.writer import LakeWriter
 from models.bundle import Bundle
-from serving import messages, views
+from serving import messages, settling, views
 from serving.clock import Clock
 from serving.controller.decide import Controller
 from serving.controller.decision import Decision, RequestFacts
+from serving.controller.waiting import Ticket
 from serving.elsewhere import Elsewhere
 from serving.engine import Engine
 from serving.guard_state import load_guards, save
@@ -27,6 +29,7 @@ from serving.recording import Recording, recent_requests
 from serving.scraping import Scraping
 from serving.settings import Settings
 from serving.shared.optional import sharing_of
+from serving.waiting_room import WaitingRoom
 
 START_PATIENCE_S = 10.0
 """The lake has this long to answer at the start."""
@@ -66,6 +69,7 @@ class Service:
         self.sharing = sharing_of(self.controller, settings.shared, clock)
         self.engine = Engine(self.controller, self.offered.live.engines)
         self.metrics = Metrics(self.gauges)
+        self.waiting = WaitingRoom(self.controller, clock, self.metrics.registry)
         # It opens the lake with the first rows: where that fails, the service decides all the same.
         self.writer: LakeWriter | None = None
         self.recording: Recording | None = None
@@ -107,33 +111,35 @@ class Service:
         now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
         self._steer(now_s)
         decision = self.controller.admit(_facts(request), now_s)
-        offer = self.offered.arrive(
-            now_us,
-            now_s,
-            request.prompt_tokens,
-            tenant=request.tenant,
-            lane=decision.lane,
-            model=request.model,
-            log_type=request.log_type,
-            session=request.session,
-        )
-        request_id = self.recording.decided(request, decision, now_us) if self.recording else ""
-        if decision.reservation_id is not None:
-            lease_ends_s = now_s + self.controller.rules.lease_s
-            self._admitted[decision.reservation_id] = _Admitted(lease_ends_s, offer, request_id)
-            self.metrics.admitted.labels(decision.lane).inc()
-        else:
-            self.offered.finish(offer, now_us, None, None, refused=True)
-            self.metrics.refused.labels(decision.lane, decision.reason).inc()
+        self._decided(request, decision, self._arrived(request, decision.lane, now_us, now_s), now_us)
+        return decision
+
+    async def admit_or_wait(
+        self, request: messages.AdmitRequest, left: Callable[[], Awaitable[None]]
+    ) -> Decision | None:
+        """Decide on a request that may wait for its turn; None when its client left meanwhile.
+
+        Args:
+            request: as for `admit`; its ``max_wait_ms`` says how long.
+            left: returns when the client is gone.
+
+        """
+        now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
+        self._steer(now_s)
+        answer = self.controller.enqueue(_facts(request), now_s, request.max_wait_ms or 0.0)
+        lane = answer.lane.name if isinstance(answer, Ticket) else answer.lane
+        offer = self._arrived(request, lane, now_us, now_s)  # offered when it came, however long it waits
+        decision = None
+        try:
+            decision = await self.waiting.wait(answer, left) if isinstance(answer, Ticket) else answer
+        finally:
+            self._decided(request, decision or self._left(lane), offer, now_us)
         return decision
 
     def settle(self, request: messages.SettleRequest) -> bool:
         """Settle a reservation with what was really used; false when there is none of that name."""
         now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
-        served = request.outcome == "served"
-        # Only a served answer is as long as its flow's answers are.
-        tokens = request.output_tokens if served else None
-        settled = self.controller.settle(request.reservation_id, tokens, now_s)
+        settled = settling.settle(self.controller, request, now_s)
         held = self._admitted.pop(request.reservation_id, None)
         if settled and held is not None:
             refused = request.outcome in ("shed", "failed")
@@ -200,6 +206,7 @@ class Service:
             self.metrics.tick_failures.inc()
             log.error("tick failed", exc_info=error)
         self._steer(now_s)
+        self.waiting.look()  # the gate has moved
         while self._admitted and next(iter(self._admitted.values())).lease_ends_s < now_s:
             _, held = self._admitted.popitem(last=False)
             if self.recording:  # nobody said how it ended
@@ -239,6 +246,37 @@ class Service:
             self.recording.flush()
         if self.writer:
             self.writer.close()
+
+    def _arrived(self, request: messages.AdmitRequest, lane: str, now_us: int, now_s: float) -> Offer:
+        return self.offered.arrive(
+            now_us,
+            now_s,
+            request.prompt_tokens,
+            tenant=request.tenant,
+            lane=lane,
+            model=request.model,
+            log_type=request.log_type,
+            session=request.session,
+        )
+
+    def _decided(
+        self, request: messages.AdmitRequest, decision: Decision, offer: Offer, arrived_us: int
+    ) -> None:
+        now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
+        request_id = self.recording.decided(request, decision, now_us, arrived_us) if self.recording else ""
+        if decision.reservation_id is not None:
+            lease_ends_s = now_s + self.controller.rules.lease_s
+            self._admitted[decision.reservation_id] = _Admitted(lease_ends_s, offer, request_id)
+            self.metrics.admitted.labels(decision.lane).inc()
+            return
+        self.offered.finish(offer, now_us, None, None, refused=True)
+        if decision.reason is not None:
+            self.metrics.refused.labels(decision.lane, decision.reason).inc()
+
+    def _left(self, lane: str) -> Decision:
+        """What is noted of a client that left while it waited: neither let in nor refused."""
+        seen = self.controller.snapshot(self.clock.monotonic_s())
+        return Decision(False, lane, None, None, None, False, seen.tightening, seen.backpressure, False, 0)
 
     def _note_tick(self, now_us: int, now_s: float) -> None:
         predictor = self.predictor
