@@ -144,8 +144,9 @@ def expected(scheduled: Scheduled, ticks: int) -> NDArray[np.float64]:
     A point counts every run whose opening may cover it; runs may be skipped, come early or late, and vary
     in load, which is what makes the variance.
     """
-    known = np.isfinite(scheduled.loads).sum(axis=1)
-    mean, square = (np.nansum(loads, axis=1) / known for loads in (scheduled.loads, scheduled.loads**2))
+    finite = np.isfinite(scheduled.loads)
+    known, reached = finite.sum(axis=1), np.where(finite, scheduled.loads, 0.0)
+    mean, square = (loads.sum(axis=1) / known for loads in (reached, reached * reached))
     chance = covers(POINTS_S - scheduled.after_s[:, None], scheduled.spread_s[:, None])
     chance *= scheduled.chance[:, None]
     loads = mean[:, None] * chance

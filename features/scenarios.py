@@ -202,6 +202,11 @@ def _add(
     loads: Loads, tick: NDArray[np.int64], rank: NDArray[np.int64], cell: NDArray[np.int64], load: Loads
 ) -> None:
     """Add sources in order of rank to the loads of their ticks: of each tick one at a time."""
+    if len(loads) == 1:
+        shapes = np.concatenate([loads, np.take(_SHAPES, cell, axis=0, mode="clip")])
+        shapes[1:] *= load[:, :, None]
+        np.add.reduce(shapes, axis=0, out=loads[0])  # one after the other as well
+        return
     bounds = np.cumsum(np.bincount(rank)).tolist()
     for first, until in pairwise([0, *bounds]):
         shapes = np.take(_SHAPES, cell[first:until], axis=0, mode="clip")

@@ -6,6 +6,7 @@ so features agree to the last bit whichever way the sums were kept.
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,13 @@ HALVES = 2
 _LOAD_WINDOWS = (5, 20, 30, 60, 120, 300, 600, 1800)
 _RATE_WINDOWS = (5, 10, 30, 60, 300, 1800)
 _EVERY_OTHER = slice(0, None, 2)
+
+_WINDOWS = np.array(WINDOWS_S)
+_LANES = np.array([[CHANNELS.index(f"{lane}_work")] for lane in LANES])
+_SEASON_STARTS = np.cumsum((0, *CYCLES[:-1]))
+_WAVES = np.array([*DAY_WAVES, *HOUR_WAVES])[:, None]
+_PERIODS_S = np.repeat([86400.0, 3600.0], [len(DAY_WAVES), len(HOUR_WAVES)])[:, None]
+_LARGEST = np.finfo(np.float64).max
 
 NAMES: tuple[str, ...] = (
     *(f"load_lag_{LAG_S * lag}_s" for lag in range(LAGS)),
@@ -141,7 +149,7 @@ def baseline_of(
         t_s: seconds from the first request.
 
     """
-    hour = hour_work / np.clip(t_s - BASELINE_LAG_S, 1, MEAN_WINDOW_S)
+    hour = hour_work / np.minimum(np.maximum(t_s - BASELINE_LAG_S, 1), MEAN_WINDOW_S)
     return np.stack([np.fmax(median, hour), np.fmax(median, 0.0)]) + 1.0
 
 
@@ -188,54 +196,51 @@ def assemble(known: Known) -> NDArray[np.float32]:
     Loads enter as logarithms of their ratio to the baseline, so that a model sees a quiet night and a busy
     noon alike.
     """
-    t_s = known.t_s
-    history = np.maximum(t_s, 1)
+    # Columns that are computed alike stand side by side: a tick alone is told in few calls.
     baseline, median = known.level
+    sums = known.sums.astype(np.float64)
+    means = sums / np.minimum(np.maximum(known.t_s, 1), _WINDOWS[:, None])
 
-    def total(channel: str, *windows_s: int) -> NDArray[np.float64]:
-        rows = [WINDOWS_S.index(window_s) for window_s in windows_s]
-        return known.sums[CHANNELS.index(channel), rows].astype(np.float64)
-
-    def mean(channel: str, *windows_s: int) -> NDArray[np.float64]:
-        return np.asarray(total(channel, *windows_s) / np.minimum(history, np.array(windows_s)[:, None]))
-
-    def relative(load: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(np.log(load / baseline + 0.02))
-
-    # Blocks of columns: a tick alone is told in few calls.
-    hour_rate = mean("requests", 3600) + 0.01
-    blocks = [relative(known.lags / LAG_S), relative(mean("work", *_LOAD_WINDOWS))]
-    blocks.append(np.log(mean("requests", *_RATE_WINDOWS) / hour_rate + 0.02))
-    blocks += [np.log(hour_rate), np.log(baseline)[None], np.log(median / baseline)[None]]
-    hour_density = (total("prompt", 3600) + 1.0) / (total("requests", 3600) + 1.0)
-    density = (total("prompt", 10, 60, 600) + hour_density) / (total("requests", 10, 60, 600) + 1.0)
-    blocks += [np.log(density / hour_density), np.log1p(total("long_prompts", 30, 60, 120))]
-    both = total("work", 30, 600) + len(LANES)
-    blocks += [(total(f"{lane}_work", 30, 600) + 1.0) / both for lane in LANES]
-    rate = mean("requests", 60, 300)
-    blocks.append(np.log((mean("squares", 60, 300) - rate * rate + 0.1) / (rate + 0.1) + 0.02))
-    blocks.append(np.log1p(total("refusals", 20, 60)))
-    blocks.append(np.stack(_tenant_columns(known.tenants)))
-    blocks.append(np.log1p(known.waiting.astype(np.float64)))
+    loads = np.concatenate([known.lags / LAG_S, means[_at("work", *_LOAD_WINDOWS)]]) / baseline + 0.02
+    hour_rate = means[_at("requests", 3600)] + 0.01
+    rates = means[_at("requests", *_RATE_WINDOWS)] / hour_rate + 0.02
+    hour_density = (sums[_at("prompt", 3600)] + 1.0) / (sums[_at("requests", 3600)] + 1.0)
+    density = (sums[_at("prompt", 10, 60, 600)] + hour_density) / (sums[_at("requests", 10, 60, 600)] + 1.0)
+    levels = [hour_rate, baseline[None], (median / baseline)[None]]
+    blocks = [np.log(np.concatenate([loads, rates, *levels, density / hour_density]))]
+    blocks.append(np.log1p(sums[_at("long_prompts", 30, 60, 120)]))
+    lanes = sums[_LANES, _at("work", 30, 600)[1]] + 1.0
+    blocks.append((lanes / (sums[_at("work", 30, 600)] + len(LANES))).reshape(-1, len(baseline)))
+    rate = means[_at("requests", 60, 300)]
+    blocks.append(np.log((means[_at("squares", 60, 300)] - rate * rate + 0.1) / (rate + 0.1) + 0.02))
+    blocks.append(np.log1p(sums[_at("refusals", 20, 60)]))
+    blocks.append(_tenant_columns(known.tenants))
     # A value beside a flag: what is unknown has no value to learn from, and 0 is one.
-    blocks += [np.log1p(np.nan_to_num(known.engines)), (~np.isnan(known.engines)).astype(np.float64)]
-    blocks += _due_columns(known.due, baseline, usual_of(known.level, known.sums, t_s))
+    told = ~np.isnan(known.engines)
+    engines = np.where(told, np.minimum(known.engines, _LARGEST), 0.0)
+    blocks += [np.log1p(np.concatenate([known.waiting, engines])), told]
+    blocks += _due_columns(known.due, baseline, usual_of(known.level, known.sums, known.t_s))
     blocks.append(np.log(known.line / baseline)[None])
     blocks += _crossing_columns(known.crossings)
-    blocks += _season_columns(known.seasons)
-    for period_s, waves in ((86400.0, DAY_WAVES), (3600.0, HOUR_WAVES)):
-        phase = 2.0 * np.pi * np.mod(known.unix_s, period_s) / period_s * np.array(waves)[:, None]
-        blocks.append(np.stack([np.sin(phase), np.cos(phase)], axis=1).reshape(-1, len(t_s)))
+    blocks.append(_season_columns(known.seasons))
+    phase = 2.0 * np.pi * np.mod(known.unix_s, _PERIODS_S) / _PERIODS_S * _WAVES
+    blocks.append(np.stack([np.sin(phase), np.cos(phase)], axis=1).reshape(-1, len(baseline)))
     features = np.concatenate(blocks).T.astype(np.float32, order="C")
-    features[t_s < MIN_HISTORY_S + BASELINE_LAG_S] = np.nan
+    features[known.t_s < MIN_HISTORY_S + BASELINE_LAG_S] = np.nan
     return features
 
 
-def _tenant_columns(told: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+@cache
+def _at(channel: str, *windows_s: int) -> tuple[int, NDArray[np.int64]]:
+    """Where the sums of a channel over some windows stand."""
+    return CHANNELS.index(channel), np.array([WINDOWS_S.index(window_s) for window_s in windows_s])
+
+
+def _tenant_columns(told: NDArray[np.int64]) -> NDArray[np.float64]:
     """Shares of the heaviest tenants, the Herfindahl index of all, and how many are new."""
     work, heaviest, few, squares, new = told.astype(np.float64)
     some = np.maximum(work, 1.0)
-    return [heaviest / some, few / some, squares / np.square(some), np.log1p(new)]
+    return np.stack([heaviest / some, few / some, squares / np.square(some), np.log1p(new)])
 
 
 def _due_columns(
@@ -249,26 +254,22 @@ def _due_columns(
     scheduled, scheduled_variance, following, following_variance = due
     deviation = np.sqrt(scheduled_variance + following_variance + np.square(USUAL_SPREAD * baseline))
     excess = (usual + scheduled + following - RATIO * baseline) / deviation
-    due_soon, following_soon = (
-        np.log1p(4.0 * load[_EVERY_OTHER] / baseline) for load in (scheduled, following)
-    )
-    return [due_soon, following_soon, np.tanh(excess / 2.0)]
+    soon = np.log1p(4.0 * due[::2, _EVERY_OTHER] / baseline)
+    return [*soon, np.tanh(excess / 2.0)]
 
 
 def _crossing_columns(crossings: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     """Chances as square roots, which spread the small ones; then the highest load over the line."""
-    columns: list[NDArray[np.float64]] = []
-    for chances in (crossings[:SLOTS], crossings[SLOTS : 2 * SLOTS]):
-        columns += [np.sqrt(chances), np.sqrt(chances.sum(axis=0, keepdims=True))]
-    return [*columns, crossings[2 * SLOTS :]]
+    chances = crossings[: 2 * SLOTS].reshape(2, SLOTS, -1)
+    both = np.concatenate([chances, chances.sum(axis=1, keepdims=True)], axis=1)
+    return [*np.sqrt(both), crossings[2 * SLOTS :]]
 
 
-def _season_columns(seasons: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+def _season_columns(seasons: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mean log peak and share of bursts by season and half of the coming minute; 0 when none is known."""
     seen = ~np.isnan(seasons)
     logs = np.where(seen, np.log(np.where(seen, seasons, 1.0) + 0.1), 0.0)
-    bursts = seasons > RATIO
-    starts = np.cumsum((0, *CYCLES[:-1]))
-    known, logs, bursts = (np.add.reduceat(each, starts, dtype=np.float64) for each in (seen, logs, bursts))
+    told = np.stack([logs, seasons > RATIO, seen], axis=1)
+    logs, bursts, known = np.add.reduceat(told, _SEASON_STARTS).swapaxes(0, 1)
     both = np.stack([logs, bursts], axis=1) / np.maximum(known, 1.0)[:, None]
-    return [both.reshape(-1, both.shape[-1])]
+    return np.asarray(both.reshape(-1, both.shape[-1]))
