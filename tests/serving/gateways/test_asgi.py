@@ -2,16 +2,13 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
@@ -29,6 +26,7 @@ from serving.gateways.in_process import Configuration, RulesAlone
 from serving.messages import AdmitRequest, SettleRequest
 from serving.service import Service
 from serving.settings import Settings
+from tests.serving.live_apps import running, until
 
 CAPACITY_TOKENS = 100_000
 LEASE_S = 30.0
@@ -355,30 +353,6 @@ class Engine:
         yield USED[20:]
 
 
-def until(look: Callable[[], Any]) -> Any:
-    deadline_s = time.monotonic() + 60
-    while not (found := look()):
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.005)
-    return found
-
-
-@contextlib.contextmanager
-def running(app: Any) -> Iterator[str]:
-    """Serve an ASGI app from a thread; yields its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        until(lambda: server.started or not thread.is_alive())
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
-
-
 def test_a_real_server_with_the_forecast_in_its_process(bundle_folder: Callable[[float | None], Path]):
     made: list[TidegateMiddleware] = []
 
@@ -391,7 +365,8 @@ def test_a_real_server_with_the_forecast_in_its_process(bundle_folder: Callable[
 
     engine = Engine()
     routes = [Route("/", home), Route("/v1/completions", engine.answer, methods=["POST"])]
-    with running(Starlette(routes=routes, middleware=[Middleware(middleware)])) as url:
+    with running(Starlette(routes=routes, middleware=[Middleware(middleware)])) as port:
+        url = f"http://127.0.0.1:{port}"
         (guarded,) = made
         told = settled_by(guarded.gate)
         assert isinstance(guarded.gate, Service)

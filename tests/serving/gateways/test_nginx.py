@@ -9,14 +9,12 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -28,6 +26,7 @@ from serving.clock import ManualClock
 from serving.controller.rules import Rules
 from serving.messages import AdmitRequest, SettleRequest
 from serving.settings import Settings
+from tests.serving.live_apps import running, until
 
 CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "nginx" / "nginx.conf"
 KEY = {"authorization": "Bearer sk-demo"}
@@ -38,32 +37,6 @@ FORGED = {
     "x-tidegate-lane": "premium",
 }
 CAPACITY_TOKENS = 100_000
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """What ``look`` finds as soon as it finds something."""
-    deadline_s = time.monotonic() + 60
-    while not (found := look()):
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.005)
-    return found
-
-
-@contextlib.contextmanager
-def running(app: Any) -> Iterator[int]:
-    """Serve an ASGI app from a thread; yields its port."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        until(lambda: server.started or not thread.is_alive())
-        yield listening.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
 
 
 class Engine:
