@@ -85,38 +85,49 @@ class TenantLoad:
 def tenants_before(flows: FlowSeconds, t_s: NDArray[np.int64]) -> NDArray[np.int64]:
     """What `TenantLoad` tells before each of the ticks 0, 5, ..., int64, (len(FIELDS), n)."""
     told = np.zeros((len(FIELDS), len(t_s)), np.int64)
-    tenant = flows.tenant[flows.flow]
+    tenant = flows.tenant.astype(np.int32)[flows.flow]
     known = tenant >= 0
     if not known.any():
         return told
-    key, at = np.unique(tenant[known] * flows.seconds + flows.second[known], return_inverse=True)
-    tokens = np.minimum(np.bincount(at, weights=flows.work[known]).astype(np.int64), MOST)
-    tenant, second = np.divmod(key, flows.seconds)
-    _, first = np.unique(tenant, return_index=True)
-    starts = np.sort(second[first])
-    told[-1] = np.searchsorted(starts, t_s) - np.searchsorted(starts, t_s - NEW_S)
-    order = np.argsort(second, kind="stable")
-    for ticks, sums in _minutes(tenant[order], second[order] // TICK_S, tokens[order], len(t_s)):
+    tenant, second, tokens = tenant[known], flows.second[known], flows.work[known]
+    if np.bincount(second, tokens).max() > MOST:  # else no tenant alone has sent that much
+        tenant, second, tokens = _capped(tenant, second, tokens)
+    first_s = np.full(int(tenant.max()) + 1, flows.seconds)
+    np.minimum.at(first_s, tenant, second)
+    first_s.sort()
+    told[-1] = np.searchsorted(first_s, t_s) - np.searchsorted(first_s, t_s - NEW_S)
+    for ticks, sums in _minutes(tenant, second // TICK_S, tokens, len(t_s)):
         heaviest = -np.partition(-sums, HEAVIEST - 1, axis=0)[:HEAVIEST]
         told[:4, ticks] = sums.sum(0), heaviest.max(0), heaviest.sum(0), np.square(sums).sum(0)
     return told
 
 
+def _capped(
+    tenant: NDArray[np.int32], second: NDArray[np.int32], tokens: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """One entry for each tenant in each second, in order of time, of `MOST` tokens at most."""
+    both, at = np.unique(np.stack([second, tenant]), axis=1, return_inverse=True)
+    # float64 sums of whole tokens are exact up to 2^53.
+    return both[1], both[0], np.minimum(np.bincount(at, weights=tokens), MOST).astype(np.int64)
+
+
 def _minutes(
-    tenant: NDArray[np.int64], tick: NDArray[np.int64], tokens: NDArray[np.int64], ticks: int
+    tenant: NDArray[np.int32], tick: NDArray[np.int32], tokens: NDArray[np.int64], ticks: int
 ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
     """Each tenant's sums over the minute before each tick, (tenants, ticks), a stretch of ticks at a time.
 
     The arrays are in order of time; work of the tick interval k is first seen by tick k + 1.
     """
-    step = max(_CELLS // (int(tenant.max()) + 1), 8 * _WINDOW_TICKS)
+    tenants = int(tenant.max()) + 1
+    step = max(_CELLS // tenants, 8 * _WINDOW_TICKS)
     for start in range(0, ticks, step):
         stop = min(start + step, ticks)
         first = start - _WINDOW_TICKS
         few = slice(*np.searchsorted(tick, (first, stop)))
-        active, row = np.unique(tenant[few], return_inverse=True)
-        width = stop - first
-        sums = np.zeros((max(len(active), HEAVIEST), width), np.int64)
-        np.add.at(sums, (row, tick[few] - first), tokens[few])
+        active = np.bincount(tenant[few], minlength=tenants) > 0
+        row = (np.cumsum(active) - 1)[tenant[few]]
+        rows, width = max(int(np.count_nonzero(active)), HEAVIEST), stop - first
+        place = row * width + (tick[few] - first)
+        sums = np.bincount(place, tokens[few], rows * width).astype(np.int64).reshape(rows, width)
         total = np.concatenate([np.zeros((len(sums), 1), np.int64), np.cumsum(sums, axis=1)], axis=1)
         yield slice(start, stop), total[:, _WINDOW_TICKS:-1] - total[:, : -_WINDOW_TICKS - 1]

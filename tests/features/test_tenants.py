@@ -79,6 +79,17 @@ def test_a_second_past_belief_counts_up_to_a_bound() -> None:
     load = TenantLoad()
     load.close(0, {1: 10**15})
     assert load.tell(1).tolist() == [MOST, MOST, MOST, MOST * MOST, 1]
+    requests = frame(
+        [0.0, 0.1, 0.2, 1.0, 6.0],
+        {
+            "prompt_tokens": [MOST, MOST, 7, 5, 1],
+            "tenant": ["a", "a", "b", "a", "b"],
+            "model": ["m", "n", "m", "m", "m"],
+        },
+    )
+    told = tenants_before(flow_seconds(requests), np.array([0, 5]))
+    both, squares = MOST + 5 + 7, (MOST + 5) ** 2 + 7**2
+    assert told.tolist() == [[0, both], [0, MOST + 5], [0, both], [0, squares], [0, 2]]
 
 
 def test_a_copy_goes_on_by_itself() -> None:
