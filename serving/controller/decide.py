@@ -100,7 +100,9 @@ class Controller:
                 prefill_ms = self.rules.engine.prefill_s(request.prompt_tokens) * 1e3
                 left_ms = request.deadline_ms - prefill_ms
                 wait_ms = min(left_ms, self.rules.max_wait_ms if max_wait_ms is None else wait_ms)
-            return self._decide(ticket, 0.0 if request.continuation else wait_ms / 1e3, now_s)
+            wait_s = 0.0 if request.continuation else wait_ms / 1e3
+            ticket.expected |= wait_s > 0  # one that is here can be served before one that may come
+            return self._decide(ticket, wait_s, now_s)
 
     def leave(self, ticket: Ticket, now_s: float) -> bool:
         """Stop waiting: nothing is held or charged. False when it waits no longer: then it has an answer."""

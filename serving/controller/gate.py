@@ -103,7 +103,10 @@ class Gate:
         if self.overload.degraded:
             judged = self.overload.judged_tokens(one, self.overload.own_step(now_s))
             tokens = size - answers * (one - judged)
-        return Ticket(request, rest, lane, account, flow, limit, answers, one, size, tokens)
+        ticket = Ticket(request, rest, lane, account, flow, limit, answers, one, size, tokens)
+        if lane.claims.count:
+            ticket.expected = lane.claims.redeem(request.tenant, request.prompt_tokens, now_s)
+        return ticket
 
     def pressure(self, now_s: float) -> float:
         """Backpressure now."""
@@ -151,7 +154,14 @@ class Gate:
         if pressure > threshold:
             return "backpressure", self.backpressure.excess_tokens(pressure, threshold, now_s) + tokens
         over_budget = self.lanes.overflow_tokens(lane, tokens, tau, now_s)
-        return ("lane_budget", over_budget) if over_budget > 0 else None
+        if over_budget > 0:
+            return "lane_budget", over_budget
+        if lane.claims.count and not ticket.expected:
+            kept_tokens = round(lane.claims.kept_tokens(now_s))
+            if kept_tokens:
+                over_budget = self.lanes.overflow_tokens(lane, tokens + kept_tokens, tau, now_s)
+                return ("waiting_ahead", over_budget) if over_budget > 0 else None
+        return None
 
     def step(self, ticket: Ticket, tau: float, now_s: float) -> int:
         """Step of degradation that holds for a ticket; none refuses the rest of an answer."""
@@ -228,8 +238,15 @@ class Gate:
         elif reason not in NEVER:
             backlog_tokens += self.waiting.by_lane[lane.name].tokens
             drain_tokens_per_s = lane.drain.rate(lane.held_tokens, now_s)
-            retry_after_ms = lane.returns.advise_ms(backlog_tokens, tokens, drain_tokens_per_s, now_s)
+            returns = lane.returns
+            retry_after_ms = returns.advise_ms(
+                backlog_tokens, tokens, drain_tokens_per_s, now_s, first=ticket.expected
+            )
             if reason in NO_ROOM and not tightened:
+                if returns.in_line and not lane.rule.protected:
+                    request = ticket.request
+                    due_s = now_s + retry_after_ms / 1e3
+                    lane.claims.add(request.tenant, request.prompt_tokens, tokens, due_s)
                 self.lanes.call_back(lane, tokens, until_s=now_s + retry_after_ms / 1e3 + 1.0)
         return Decision(
             False,

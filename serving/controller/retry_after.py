@@ -53,28 +53,44 @@ class Returns:
     """Return times that one lane has given away.
 
     Refused clients queue for their turn: each is told to come back when the tokens ahead of it, those of
-    clients refused before it included, have drained, and at most 100 in a second. Where the line grows past
-    30 s it goes on at a random point within them.
+    clients refused before it included, have drained, and at most 100 in a second. Where the line is longer
+    than 30 s nobody can be told the truth: such a client comes back at a random point in the last third of
+    them and stands in line then.
+
+    Attributes:
+        in_line: the last advice was a turn in the line.
+
     """
 
     def __init__(self, random: Random) -> None:
+        self.in_line = False
         self._random = random
         self._next_s = -math.inf
 
     def advise_ms(
-        self, backlog_tokens: float, request_tokens: float, drain_tokens_per_s: float, now_s: float
+        self,
+        backlog_tokens: float,
+        request_tokens: float,
+        drain_tokens_per_s: float,
+        now_s: float,
+        *,
+        first: bool = False,
     ) -> int:
         """Milliseconds after which to come back with a request of that size.
 
         An infinite backlog says that nothing that drains will help: it gets the longest advice and no turn.
+        With ``first`` its turn has come: it stands before all that were told later than it.
         """
+        self.in_line = False
         if backlog_tokens == math.inf:
             return jittered_ms(MOST_S, self._random)
         earliest_s = now_s + wait_s(backlog_tokens, drain_tokens_per_s)
-        turn_s = max(earliest_s, self._next_s)
         latest_s = now_s + MOST_S - 1.0
+        turn_s = earliest_s if first else max(earliest_s, self._next_s)
         if turn_s > latest_s:
-            turn_s = min(earliest_s, latest_s)
-            turn_s += self._random.random() * (latest_s - turn_s)
-        self._next_s = turn_s + max(1.0 / RETURNS_PER_S, wait_s(request_tokens, drain_tokens_per_s))
+            from_s = max(min(earliest_s, latest_s), now_s + MOST_S * 2 / 3)
+            return jittered_ms(from_s + self._random.random() * (latest_s - from_s) - now_s, self._random)
+        self.in_line = True
+        if not first:
+            self._next_s = turn_s + max(1.0 / RETURNS_PER_S, wait_s(request_tokens, drain_tokens_per_s))
         return jittered_ms(turn_s - now_s, self._random)

@@ -43,6 +43,7 @@ class Ticket:
         number: its number while it waits, else 0.
         aged_s: from then on nothing that has its turn later passes it.
         until_s: then it is refused.
+        expected: room is kept for it: it comes when it was told to, or waits here.
         placed: the forecast alone holds it back this time; its place is kept.
 
     """
@@ -52,6 +53,7 @@ class Ticket:
         "aged_s",
         "answers",
         "charge",
+        "expected",
         "flow",
         "lane",
         "limit_tokens",
@@ -91,7 +93,7 @@ class Ticket:
         self.charge: Charge | None = None
         self.number = 0
         self.aged_s = self.until_s = 0.0
-        self.placed = False
+        self.expected = self.placed = False
 
 
 class _TenantQueue:

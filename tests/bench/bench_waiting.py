@@ -26,7 +26,13 @@ TURN_P50_TARGET_US, TURN_P99_TARGET_US = 250.0, 1_000.0
 def main() -> None:
     """Fill the queue, then settle one by one, and report."""
     random = Random(1)
-    rules = Rules(capacity_tokens=4_000_000, max_waiting=WAITING, hard_reject_above=1.0, hard_reject_cut=0.0)
+    rules = Rules(
+        capacity_tokens=4_000_000,
+        max_waiting=WAITING,
+        hard_reject_above=1.0,
+        hard_reject_cut=0.0,
+        max_wait_ms=1e6,
+    )
     controller = Controller(rules, random=random)
     running = []
     while (decision := controller.admit(RequestFacts(999, lane="premium", max_tokens=1), 0.0)).admitted:

@@ -15,8 +15,8 @@ from serving.controller.waiting import Ticket
 
 def make(capacity_tokens: int = 50_000, **settings) -> Controller:
     """A controller without hard rejection: its own count alone decides."""
-    rules = Rules(capacity_tokens=capacity_tokens, hard_reject_above=1.0, hard_reject_cut=0.0, **settings)
-    return Controller(rules, random=Random(1))
+    settings = {"hard_reject_above": 1.0, "hard_reject_cut": 0.0, "max_wait_ms": 1e9, **settings}
+    return Controller(Rules(capacity_tokens=capacity_tokens, **settings), random=Random(1))
 
 
 def ask(tokens: int = 1_000, **facts) -> RequestFacts:
@@ -77,6 +77,15 @@ def test_nothing_waits_longer_than_its_lane_or_its_deadline_allows():
     assert [ticket for ticket, _ in controller.advance(0.26)] == [urgent]
     assert [ticket for ticket, _ in controller.advance(0.8)] == [standard]
     assert controller.next_due_s(0.8) is None
+
+
+def test_the_rules_bound_every_wait():
+    controller = make(max_wait_ms=300.0)
+    fill(controller)
+    asked = [waits(controller, wait_ms=wait_ms) for wait_ms in (None, 1e6)]
+    asked.append(waits(controller, deadline_ms=5_000.0))
+
+    assert [ticket for ticket, _ in controller.advance(0.3)] == asked
 
 
 def test_the_queue_is_bounded_and_overflow_sheds_the_lowest_lane_first():
