@@ -54,7 +54,7 @@ HOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tidegate</
 <li><a href="readyz">What decides: rules, or rules and forecast</a>
 <li><a href="metrics">Metrics</a>, <a href="healthz">health</a></ul></html>"""
 
-PROBLEMS = problems.documented(413, 422)
+PROBLEMS = problems.documented(400, 401, 403, 408, 413, 422)
 UNSTORED: dict[int | str, dict[str, Any]] = {
     status: {
         "description": f"{meaning} Send the same body again after Retry-After; nothing is counted twice.",
@@ -62,6 +62,7 @@ UNSTORED: dict[int | str, dict[str, Any]] = {
     }
     for status, meaning in ((503, "The lake can't be written now."), (507, "The lake has no room."))
 }
+SPANS_PROBLEMS = PROBLEMS | UNSTORED | problems.documented(415)
 SPANS_BODY = {
     "requestBody": {
         "required": True,
@@ -228,7 +229,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, f"The body is not a JSON list: {error}.") from error
 
-    @app.post("/v1/traces", responses=PROBLEMS | UNSTORED, openapi_extra=SPANS_BODY, response_class=Response)
+    @app.post("/v1/traces", responses=SPANS_PROBLEMS, openapi_extra=SPANS_BODY, response_class=Response)
     async def spans(
         request: Request,
         content_type: Annotated[str, Header()] = "application/x-protobuf",

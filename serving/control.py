@@ -30,7 +30,7 @@ def router(bundles: Bundles) -> APIRouter:
     """Routes that change what ``bundles`` serves."""
     routes = APIRouter()
 
-    @routes.post("/v1/bundle", responses=problems.documented(404, 409, 413, 422))
+    @routes.post("/v1/bundle", responses=problems.documented(400, 401, 403, 404, 408, 409, 413, 422))
     async def load(request: BundleRequest) -> BundleResponse:
         """Forecast with another bundle of the bundle folder; refused with the reason when it can't serve.
 

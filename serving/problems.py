@@ -23,12 +23,14 @@ EVENTS = ("body", "arrived", "finished", "request")
 """Parts of a fault's place that say nothing to the sender."""
 
 MEANINGS = {
+    400: "The body can't be read.",
     401: "No key, or one that is not known.",
     403: "The key is not for this.",
     404: "There is none of that name.",
     408: "The body did not come in time.",
     409: "Not possible now.",
     413: "The body is too long.",
+    415: "The body is of another kind.",
     422: "The request is not valid.",
     503: "Not ready.",
 }
@@ -64,7 +66,7 @@ def install(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         found = faults(error)
         detail = f"The request is not valid: {found[0]}."
-        if "json" not in request.headers.get("content-type", ""):
+        if request.method == "POST" and "json" not in request.headers.get("content-type", ""):
             detail += " Send JSON with the header content-type: application/json."
         return problem(422, detail, found)
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from serving import problems
 from serving.live_work import LiveWork
 from serving.metrics import Gauges, Live
 from serving.offered import OfferedLoad
@@ -70,7 +71,7 @@ def router(service: Service) -> APIRouter:
     unknown: dict[int | str, dict[str, Any]] = {
         503: {"description": "Not known now; the reason stands in `detail`."}
     }
-    routes = APIRouter(prefix="/v1/signals", responses=unknown)
+    routes = APIRouter(prefix="/v1/signals", responses=problems.documented(422) | unknown)
 
     @routes.get("/now", response_model_exclude_none=True)
     async def now(gpus_per_engine: GpusPerEngine = 1) -> Now:
