@@ -184,10 +184,10 @@ class Controller:
                 )
             if ttft_ms is not None:
                 lane = gate.lanes.by_name[reservation.lane]
-                if ttft_ms <= lane.rule.ttft_target_ms:
-                    lane.ttft_met += 1
-                else:
-                    lane.ttft_missed += 1
+                missed = ttft_ms > lane.rule.ttft_target_ms
+                lane.ttft_missed += missed
+                lane.ttft_met += not missed
+                lane.breach.note(missed=missed, now_s=now_s)
             return True
 
     def cancel(self, reservation_id: str, now_s: float) -> bool:

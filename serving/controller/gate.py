@@ -14,6 +14,9 @@ The first two can never be met by coming back, nor can a quota that the request 
 lowers the thresholds of degradation and of the last two, so a forecast can refuse what the rules admit and
 never the reverse; at level 0 every threshold is the rules' own. The rest of a clamped answer was let in
 before: tightening, degradation and backpressure are not asked.
+
+A lane that misses its own target for the first token clamps its answers, as an overloaded engine does, and so
+has room for more of them before it refuses. It refuses nothing for that, and the other lanes go on.
 """
 
 import math
@@ -22,6 +25,7 @@ from random import Random, SystemRandom
 from serving.controller.backpressure import Backpressure
 from serving.controller.budget import Ledger, Reservation
 from serving.controller.decision import Decision, Reason, RequestFacts
+from serving.controller.degradation import CLAMP
 from serving.controller.elapsed import Elapsed
 from serving.controller.kv_headroom import KvHeadroom
 from serving.controller.lanes import Lane, Lanes
@@ -100,9 +104,10 @@ class Gate:
         one = self.outputs.expected_tokens(flow, limit)
         size = max(request.prompt_tokens, 0) + answers * one
         tokens = size
-        if self.overload.degraded:
-            judged = self.overload.judged_tokens(one, self.overload.own_step(now_s))
-            tokens = size - answers * (one - judged)
+        breached = lane.breach.until_s > now_s
+        if breached or self.overload.degraded:
+            own_step = CLAMP if breached else self.overload.own_step(now_s)
+            tokens = size - answers * (one - self.overload.judged_tokens(one, own_step))
         ticket = Ticket(request, rest, lane, account, flow, limit, answers, one, size, tokens)
         if lane.claims.count:
             ticket.expected = lane.claims.redeem(request.tenant, request.prompt_tokens, now_s)
@@ -174,9 +179,11 @@ class Gate:
         request, lane, limit = ticket.request, ticket.lane, ticket.limit_tokens
         waited, one, tokens = ticket.charge is not None, ticket.one, ticket.tokens
         measures = NO_MEASURES
-        if self.overload.degraded or ticket.rest is not None:
+        breached = lane.breach.until_s > now_s
+        if breached or self.overload.degraded or ticket.rest is not None:
             protected = lane.rule.protected
             step = self.overload.step(now_s, tau, protected=protected) if self.overload.degraded else 0
+            step = max(step, CLAMP) if breached else step
             measures = self.overload.measures(
                 request, lane.name, limit, ticket.size, step, ticket.rest, now_s, protected=protected
             )

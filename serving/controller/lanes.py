@@ -11,6 +11,7 @@ from collections import Counter
 from random import Random
 
 from data.schema import LANES
+from serving.controller.breach import Breach
 from serving.controller.claims import Claims
 from serving.controller.decision import Reason
 from serving.controller.drain import Drain
@@ -26,6 +27,7 @@ class Lane:
 
     __slots__ = (
         "admitted",
+        "breach",
         "called_back_until_s",
         "claims",
         "drain",
@@ -54,6 +56,7 @@ class Lane:
         self.drain = Drain(rule.weight * engine_tokens_per_s, rules.drain_memory_s, self.share_tokens // 2)
         self.returns = Returns(random)
         self.claims = Claims()
+        self.breach = Breach()
         self.admitted = 0
         self.refused: Counter[Reason] = Counter()
         self.tightened = 0

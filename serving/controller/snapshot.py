@@ -23,6 +23,7 @@ class LaneSnapshot:
         tightened: those of them that only the forecast refused.
         ttft_met: settlements that reported a time to first token within the lane's target.
         ttft_missed: settlements that reported one beyond it.
+        breached: it misses its target so often that its answers are clamped.
         waiting: requests that wait for their turn.
         waiting_tokens: tokens that they ask for.
         saturation_requests: requests of 1,024 prompt tokens that may arrive together and meet the target, by
@@ -38,6 +39,7 @@ class LaneSnapshot:
     tightened: int
     ttft_met: int
     ttft_missed: int
+    breached: bool
     waiting: int
     waiting_tokens: int
     saturation_requests: float
@@ -154,6 +156,7 @@ def _lane(gate: Gate, lane: Lane, profile: EngineProfile, now_s: float) -> LaneS
         tightened=lane.tightened,
         ttft_met=lane.ttft_met,
         ttft_missed=lane.ttft_missed,
+        breached=lane.breach.until_s > now_s,
         waiting=len(queue),
         waiting_tokens=queue.tokens,
         saturation_requests=saturation_concurrency(
