@@ -16,8 +16,8 @@ from models.guard.score import next_score
 from serving.metering import Matured, Meter
 from serving.offered import US, OfferedLoad
 
-LATE_S = 15.0
-"""Without a tick for this long the predictor is late, and the gate is back to the rules alone."""
+LATE_S = 2.0 * TICK_S
+"""Without a tick for this long one was missed: the predictor is late, and the rules alone decide."""
 CATCH_UP_TICKS = 12
 """Ticks made at one go after history was replayed or the process stood still: requests come between."""
 LEAST_TIGHTENING = 0.3
@@ -116,6 +116,7 @@ class Predictor:
         self.failure: str | None = None
         self.failures = 0
         self.judged: list[Matured] = []  # by the latest tick
+        self.blind: str | None = None  # why nothing is known of the engines, where they are to tell
         self._target = 0.0
         self._score: float | None = None
         self._last_s = -TICK_S
@@ -246,6 +247,8 @@ class Predictor:
         """Why a forecast at ``t_s`` must not tighten, if so."""
         if t_s < WARMUP_S:
             return f"{t_s} of {WARMUP_S} s of traffic seen"
+        if self.blind is not None:
+            return self.blind
         if self.meter.touched(t_s):
             return "the telemetry of the last hour has a hole"
         return None

@@ -35,6 +35,7 @@ START_PATIENCE_S = 10.0
 """The lake has this long to answer at the start."""
 PAUSE_S = 1.0
 """Longest pause between two looks at the clock: tightening moves and the guard's state is saved on time."""
+BLIND = "none of the engines that are scraped tells anything: what a forecast would do to them can't be seen"
 
 log = logging.getLogger("tidegate")
 
@@ -198,6 +199,8 @@ class Service:
         caught_up = True
         try:
             tightened = self.controller.snapshot(now_s).tightening > 0.0
+            blind = self.scraping is not None and self.engine.fleet(now_us).telling == 0
+            self.predictor.blind = BLIND if blind else None
             caught_up = self.predictor.tick(now_us, now_s, tightened)
             if self.offered.ticked_s > before:
                 self.metrics.ticks.inc()

@@ -136,7 +136,7 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
     now_us, now_s = clock.wall_us(), clock.monotonic_s()
     seen, tally = predictor.seen or Seen(0, 0), predictor.meter.tally()
     gate = controller.snapshot(now_s)
-    guard, active = predictor.guard, predictor.status(now_us, now_s).state == "active"
+    guard, state = predictor.guard, predictor.status(now_us, now_s).state
     return {
         "tidegate_tightening": ("Level that the forecast applies to the rules.", gate.tightening),
         "tidegate_backpressure": ("B in [0, 1], over its known terms.", gate.backpressure),
@@ -167,7 +167,13 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
         "tidegate_expired_reservations": ("Ran out of lease.", float(gate.expired)),
         "tidegate_p_onset": ("Probability of an onset within 60 s.", seen.p_onset),
         "tidegate_alarm": ("The forecast tightens the gate.", float(seen.alarm)),
-        "tidegate_predictor_active": ("Forecasts may tighten the gate.", float(active)),
+        "tidegate_predictor_active": ("Forecasts may tighten the gate.", float(state == "active")),
+        "tidegate_predictor_late": ("No tick in time: the rules alone decide.", float(state == "late")),
+        "tidegate_predictor_dead": ("The last tick failed: the rules alone decide.", float(state == "dead")),
+        "tidegate_predictor_blind": (
+            "No scraped engine tells anything: the rules alone decide.",
+            float(predictor.blind is not None),
+        ),
         "tidegate_tick_age_seconds": ("Time since the last tick.", predictor.tick_age_s(now_s)),
         "tidegate_false_alarm_rate": ("Of the last day, matured.", tally.false_alarm_rate),
         "tidegate_recall": ("Of the last day, matured.", tally.recall),

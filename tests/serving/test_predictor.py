@@ -290,3 +290,21 @@ def test_ticks_are_every_five_seconds_from_the_first_request() -> None:
 @given(st.floats(0, 1e12), st.floats(1, 1e9))
 def test_an_alarm_asks_for_a_level_between_its_bounds(peak: float, base: float) -> None:
     assert 0.3 <= tightening_target(peak, base) <= 1.0
+
+
+def test_without_a_word_of_the_engines_the_gate_is_released_within_one_tick_and_no_budget_is_spent() -> None:
+    scene = warm(lambda call: 0.9)
+    scene.run(TICK_S)
+    assert scene.target == 1.0
+    charges = scene.predictor.guard.ledger.charges
+    scene.predictor.blind = "no engine tells"
+    scene.run(TICK_S)
+    assert (scene.state, scene.target) == ("warming up", 0.0)
+    assert scene.predictor.guard.ledger.charges == charges
+    scene.predictor.blind = None
+    scene.run(TICK_S)
+    assert (scene.state, scene.target) == ("active", 1.0)
+
+
+def test_a_missed_tick_is_enough_to_be_late() -> None:
+    assert LATE_S <= 2 * TICK_S
