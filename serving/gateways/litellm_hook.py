@@ -107,9 +107,10 @@ class Tidegate(CustomLogger):  # type: ignore[misc]
         """
         if call_type not in CALLS:
             return data
+        client = self._client()  # making the first one takes longer than a decision may
         try:
             async with asyncio.timeout(self.timeout_s):
-                answer = await self._client().post("/v1/admit", json=admit_request(user_api_key_dict, data))
+                answer = await client.post("/v1/admit", json=admit_request(user_api_key_dict, data))
             told = answer.json()
             if answer.status_code == 429 and "x-tidegate-reason" in answer.headers:
                 raise refusal(told, answer.headers)
