@@ -62,7 +62,9 @@ class Backpressure:
             own = 1.0
         if now_s > self._known_until_s:
             return own
-        return (self._alpha * max(own, self._batch) + self._others) / self._weight
+        if own < self._batch:
+            own = self._batch
+        return (self._alpha * own + self._others) / self._weight
 
     def resize(self, capacity_tokens: int) -> None:
         """Measure what is held against another capacity."""

@@ -42,6 +42,13 @@ class Ledger:
     The capacity may be set lower than what is held: then nothing is taken, and nothing is dropped.
     Reserving checks and takes in one step. Every lease is equally long and time never goes back, so the
     order of entry is the order of expiry: the first entry is the next to expire, and no scan is needed.
+
+    Attributes:
+        capacity_tokens: the most that may be held.
+        lease_s: length of a lease.
+        held_tokens: what is held.
+        next_expiry_s: no lease ends before.
+
     """
 
     def __init__(self, capacity_tokens: int, lease_s: float, id_prefix: str) -> None:
@@ -50,7 +57,7 @@ class Ledger:
         self.held_tokens = 0
         self._id_prefix = id_prefix
         self._issued = 0
-        self._next_expiry_s = 0.0
+        self.next_expiry_s = 0.0
         self._open: OrderedDict[str, Reservation] = OrderedDict()
 
     def __len__(self) -> int:
@@ -103,14 +110,14 @@ class Ledger:
     def expired(self, now_s: float) -> list[Reservation]:
         """Free and return the reservations whose lease is over."""
         freed: list[Reservation] = []
-        if now_s < self._next_expiry_s:
+        if now_s < self.next_expiry_s:
             return freed
         # Renewals and later reservations expire after this, so until then there is nothing to look at.
-        self._next_expiry_s = now_s + self.lease_s
+        self.next_expiry_s = now_s + self.lease_s
         while self._open:
             reservation = next(iter(self._open.values()))
             if reservation.expires_s > now_s:
-                self._next_expiry_s = reservation.expires_s
+                self.next_expiry_s = reservation.expires_s
                 break
             self._open.popitem(last=False)
             self.held_tokens -= reservation.tokens

@@ -34,5 +34,8 @@ class Drain:
     def change(self, held_tokens: int, now_s: float, freed_tokens: int = 0) -> None:
         """Note that ``held_tokens`` change at ``now_s``: more is taken, or ``freed_tokens`` leave."""
         if held_tokens >= self._busy_tokens:
-            self._rate = self.rate(held_tokens, now_s) + freed_tokens / self._memory_s
+            rate = self._rate
+            if now_s > self._at_s:
+                rate *= math.exp((self._at_s - now_s) / self._memory_s)
+            self._rate = rate + freed_tokens / self._memory_s
         self._at_s = now_s

@@ -9,9 +9,11 @@ The rules are asked in this order, and the first that refuses names the reason.
 5. saturated: they exceed what is free of the engine's true capacity.
 6. backpressure: B is over the threshold of hard rejection. Premium is not asked.
 7. lane_budget: they exceed the lane's share and what it may borrow. Premium is not asked.
+8. waiting_ahead: what is free is kept for clients that come back as they were told. Neither these nor
+   premium, nor what can wait, are asked.
 
 The first two can never be met by coming back, nor can a quota that the request alone exceeds. Tightening only
-lowers the thresholds of degradation and of the last two, so a forecast can refuse what the rules admit and
+lowers the thresholds of degradation and of the last three, so a forecast can refuse what the rules admit and
 never the reverse; at level 0 every threshold is the rules' own. The rest of a clamped answer was let in
 before: tightening, degradation and backpressure are not asked.
 
@@ -83,6 +85,8 @@ class Gate:
         now_s = self._elapsed.at(now_s)
         if self._shrunk:
             self.resize(now_s)
+        if now_s < self.ledger.next_expiry_s:
+            return now_s
         for reservation in self.ledger.expired(now_s):
             lane = self.lanes.by_name[reservation.lane]
             self.lanes.expire(lane, reservation.tokens, reservation.expires_s)
@@ -95,14 +99,18 @@ class Gate:
         rest = None if request.continuation is None else self.overload.rest(request, now_s)
         account = self.tenants.account(request.tenant, now_s + self.wall_offset_s)
         name = request.lane if rest is None else rest.lane
-        lane = self._lane(account.limits.lane if name is None else name)
+        lane = self.lanes.by_name.get(account.limits.lane if name is None else name) or self._unknown_lane()
         flow = self.outputs.flow(request.tenant, request.model)
-        limit = limit_of(request.max_tokens, request.max_completion_tokens)
+        limit: int | None = request.max_tokens
+        if request.max_completion_tokens is not None or (limit is not None and limit < 1):
+            limit = limit_of(limit, request.max_completion_tokens)
         if rest is not None:
             limit = capped(limit, rest.left_tokens)
-        answers = max(request.n or 1, request.best_of or 1, 1)
+        answers = 1
+        if request.n is not None or request.best_of is not None:
+            answers = max(request.n or 1, request.best_of or 1, 1)
         one = self.outputs.expected_tokens(flow, limit)
-        size = max(request.prompt_tokens, 0) + answers * one
+        size = (request.prompt_tokens if request.prompt_tokens > 0 else 0) + answers * one
         tokens = size
         breached = lane.breach.until_s > now_s
         if breached or self.overload.degraded:
@@ -136,7 +144,7 @@ class Gate:
             return "deadline", 0.0
         if tokens > lane.most_tokens:
             return "too_large", 0.0
-        if ticket.charge is None:
+        if ticket.charge is None and ticket.account.limited:
             new_tokens = tokens if ticket.rest is None else tokens - _paid_tokens(ticket)
             wait_s = ticket.account.wait_s(new_tokens, now_s + self.wall_offset_s)
             if wait_s > 0:
@@ -145,7 +153,8 @@ class Gate:
             tau = pressure = 0.0
         protected = lane.rule.protected
         if (
-            ticket.size > rules.degradation.most_request_tokens
+            self.overload.degraded
+            and ticket.size > rules.degradation.most_request_tokens
             and not protected
             and self.step(ticket, tau, now_s)
         ):
@@ -328,12 +337,9 @@ class Gate:
         parts = shared.replicas if shared.lost else 1
         self.backpressure.resize(max(1, round(usable * self.rules.capacity / parts)))
 
-    def _lane(self, name: str) -> Lane:
-        lane = self.lanes.by_name.get(name)
-        if lane is None:
-            self.unknown_lanes += 1
-            return self.lanes.by_name["standard"]
-        return lane
+    def _unknown_lane(self) -> Lane:
+        self.unknown_lanes += 1
+        return self.lanes.by_name["standard"]
 
 
 def _paid_tokens(ticket: Ticket) -> int:

@@ -73,6 +73,7 @@ class Lanes:
         self.resize(capacity)
         self.part = 1.0  # of the lanes' shares that this replica may use, where replicas share them
         self.shared_held_tokens = 0
+        self._called_back_until_s = -math.inf  # the last of all lanes
         self.by_name = {
             name: Lane(name, rule, rules, capacity if rule.protected else self.shared_tokens, random)
             for name, rule in ((name, rules.lane(name)) for name in LANES)
@@ -100,26 +101,35 @@ class Lanes:
         if lane.rule.protected:
             return 0
         left = (1.0 - lane.rule.cut * tightening) * self.part
+        most_tokens, share_tokens = lane.most_tokens, lane.share_tokens
+        if left != 1.0:
+            most_tokens, share_tokens = round(most_tokens * left), round(share_tokens * left)
         held = lane.held_tokens + tokens
-        over = held - round(lane.most_tokens * left)
+        over = held - most_tokens
         over_shared = self.shared_held_tokens + tokens - self.shared_tokens
         if over_shared > over:
             over = over_shared
-        borrowed = held - round(lane.share_tokens * left)
-        if borrowed > over and borrowed > 0 and self._called_back(lane, now_s):
+        borrowed = held - share_tokens
+        if now_s < self._called_back_until_s and borrowed > max(over, 0) and self._called_back(lane, now_s):
             return borrowed
         return over if over > 0 else 0
 
     def take(self, lane: Lane, tokens: int, now_s: float) -> None:
         """Hold ``tokens`` in the lane."""
-        lane.drain.change(lane.held_tokens, now_s)
-        self.hold(lane, tokens)
+        held_tokens = lane.held_tokens
+        lane.drain.change(held_tokens, now_s)
+        lane.held_tokens = held_tokens + tokens
+        if not lane.rule.protected:
+            self.shared_held_tokens += tokens
         lane.admitted += 1
 
     def give_back(self, lane: Lane, tokens: int, now_s: float) -> None:
         """Free ``tokens`` that a settled or cancelled request held."""
-        lane.drain.change(lane.held_tokens, now_s, freed_tokens=tokens)
-        self.hold(lane, -tokens)
+        held_tokens = lane.held_tokens
+        lane.drain.change(held_tokens, now_s, tokens)
+        lane.held_tokens = held_tokens - tokens
+        if not lane.rule.protected:
+            self.shared_held_tokens -= tokens
 
     def expire(self, lane: Lane, tokens: int, now_s: float) -> None:
         """Free ``tokens`` of a request that was never heard of again: nothing says that the engine did."""
@@ -130,6 +140,7 @@ class Lanes:
         """Stop loans until ``until_s`` where the lane was refused ``tokens`` within its own share."""
         if not lane.rule.protected and lane.held_tokens + tokens <= lane.share_tokens * self.part:
             lane.called_back_until_s = max(lane.called_back_until_s, until_s)
+            self._called_back_until_s = max(self._called_back_until_s, until_s)
 
     def hold(self, lane: Lane, tokens: int) -> None:
         """Count ``tokens`` as held, below 0 as free, by no request."""

@@ -12,6 +12,7 @@ FIRST_OUTPUTS = 8
 """Until a flow has shown this many outputs, what is usual for all traffic stands, unless it was exceeded."""
 LAST_STEP = 0.05
 """Relative step in the long run: the quantile follows drift, and wavers by about a tenth."""
+LAST_STEP_AFTER = 4.0 / LAST_STEP
 
 
 class OutputQuantile:
@@ -24,33 +25,35 @@ class OutputQuantile:
     True
     """
 
-    __slots__ = ("_count", "_down", "_up", "_value")
+    __slots__ = ("_count", "_down", "_up", "settled", "tokens")
 
     def __init__(self, quantile: float) -> None:
+        self.settled = False  # enough was seen: no prior counts any more
+        self.tokens = 0.0
         self._up = quantile
         self._down = 1.0 - quantile
         self._count = 0
-        self._value = 0.0
 
     def value(self, prior: float) -> float:
         """Quantile in tokens; at least ``prior`` while little is known."""
-        if self._count < FIRST_OUTPUTS and self._value < prior:
+        if self._count < FIRST_OUTPUTS and self.tokens < prior:
             return prior
-        return self._value
+        return self.tokens
 
     def learn(self, tokens: float, *, censored: bool) -> None:
         """Learn an output; a censored one stopped at its limit and would have been longer."""
-        if censored and tokens <= self._value:
+        if censored and tokens <= self.tokens:
             return
         self._count += 1
         if self._count <= FIRST_OUTPUTS:
-            self._value = max(self._value, tokens, 1.0)
+            self.tokens = max(self.tokens, tokens, 1.0)
+            self.settled = self._count == FIRST_OUTPUTS
             return
-        step = max(4.0 / self._count, LAST_STEP)
-        if tokens > self._value:
-            self._value *= 1.0 + step * self._up
+        step = 4.0 / self._count if self._count < LAST_STEP_AFTER else LAST_STEP
+        if tokens > self.tokens:
+            self.tokens *= 1.0 + step * self._up
         else:
-            self._value = max(1.0, self._value * (1.0 - step * self._down))
+            self.tokens = max(1.0, self.tokens * (1.0 - step * self._down))
 
 
 class OutputTable:
@@ -83,7 +86,10 @@ class OutputTable:
 
     def expected_tokens(self, flow: OutputQuantile, limit_tokens: int | None) -> int:
         """Tokens that one answer of the flow is expected to need, at most its limit."""
-        expected = math.ceil(flow.value(self._all.value(self._prior_tokens)))
+        if flow.settled:
+            expected = math.ceil(flow.tokens)
+        else:
+            expected = math.ceil(flow.value(self._all.value(self._prior_tokens)))
         return expected if limit_tokens is None or expected < limit_tokens else limit_tokens
 
     def learn(self, flow: OutputQuantile, tokens: float, limit_tokens: int | None) -> None:

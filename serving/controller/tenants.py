@@ -113,7 +113,8 @@ class Tenants:
         self._configured = configured
         self._accounts: dict[str | None, Account] = {}
         self._unconfigured = 0
-        self._idle: OrderedDict[str | None, Account] = OrderedDict()  # those that may be forgotten
+        # Those to forget first, oldest first; one with open requests may stand among them and is passed over.
+        self._idle: OrderedDict[str | None, Account] = OrderedDict()
         self._forgotten: dict[tuple[int, int], tuple[float, int]] = {}
         self._shared: SharedLimits | None = None
 
@@ -150,8 +151,6 @@ class Tenants:
 
     def charge(self, account: Account, tokens: int, wall_s: float) -> Charge:
         """Charge a request that is let in or starts to wait; one without limits is charged once settled."""
-        if not account.open:
-            self._idle.pop(account.name, None)
         account.open += 1
         if not account.limited:
             return account.uncharged
@@ -166,6 +165,7 @@ class Tenants:
         account.open -= 1
         if not account.open and not account.configured:
             self._idle[account.name] = account
+            self._idle.move_to_end(account.name)
 
     def _new(self, name: str | None, wall_s: float) -> Account:
         if name is not None and name in self._configured:
@@ -175,6 +175,8 @@ class Tenants:
             return account
         while self._unconfigured >= self._most and self._idle:
             old, forgotten = self._idle.popitem(last=False)
+            if forgotten.open:
+                continue  # it comes back when it has settled
             del self._accounts[old]
             self._unconfigured -= 1
             self.evicted += 1

@@ -6,8 +6,9 @@ A pair is one admission and one settlement, with 256 other requests in flight; e
 AdmitPerf's pair is one call of its policy of two signals and one reported outcome, with its log switched
 off. The two do different work: AdmitPerf reads five signals and makes a log record of every call, and keeps
 no reservations, tenants or lanes. Its rule alone, without the record, is written down too: it compares two
-numbers, and has no target. All contenders take turns in one process. A refusal, with its retry advice, is
-timed at an engine that is full and a gate half tightened.
+numbers, and has no target. All contenders take turns in one process. With quotas, every tenant has one of
+the hour and one of the day. A refusal, with its retry advice, is timed at an engine that is full and a gate
+half tightened.
 """
 
 import argparse
@@ -24,10 +25,13 @@ from harness import Check, report
 from data.schema import LANES
 from serving.controller.decide import Controller
 from serving.controller.decision import RequestFacts
+from serving.controller.quota import Quota
 from serving.controller.rules import Rules
+from serving.controller.tenants import TenantLimits
 
 TENANTS = (10, 100, 1_000, 10_000)
 IN_FLIGHT = 256
+QUOTAS = TenantLimits(hourly=Quota(10**12), daily=Quota(10**13, burst_tokens=10**12))
 P50_TARGET_US, P99_TARGET_US = 10.0, 50.0
 PEER_TARGET, FLAT_TARGET = 1.0, 1.5
 ROUNDS = 10
@@ -49,10 +53,10 @@ def requests(tenants: int, count: int, random: Random) -> list[RequestFacts]:
     ]
 
 
-def admitting(tenants: int) -> Pairs:
-    """Pairs against one controller that lives on from round to round."""
+def admitting(tenants: int, limits: TenantLimits | None = None) -> Pairs:
+    """Pairs against one controller that lives on from round to round; every tenant has ``limits``."""
     random = Random(tenants)
-    controller = Controller(random=random)
+    controller = Controller(Rules(default_tenant=limits or TenantLimits()), random=random)
     facts = requests(tenants, 20_000, random)
     open_ids: deque[str] = deque()
     now_s = 0.0
@@ -143,6 +147,7 @@ def peer_rule() -> Pairs:
 def main(pairs: int) -> None:
     """Run all contenders in turns and report."""
     contenders: dict[str, Pairs] = {f"{tenants:,} tenants": admitting(tenants) for tenants in TENANTS}
+    contenders["1,000 tenants, quotas"] = admitting(1_000, QUOTAS)
     contenders |= {"refusal": refusing(), "AdmitPerf": peer(), "AdmitPerf, rule alone": peer_rule()}
     taken_ns: dict[str, list[int]] = {name: [] for name in contenders}
     for run in contenders.values():
@@ -160,7 +165,7 @@ def main(pairs: int) -> None:
     }
     peer_us = percentiles["AdmitPerf"]["p50_us"]
     checks = []
-    for name in (*(f"{tenants:,} tenants" for tenants in TENANTS), "refusal"):
+    for name in (*(f"{tenants:,} tenants" for tenants in TENANTS), "1,000 tenants, quotas", "refusal"):
         p50_us, p99_us = percentiles[name]["p50_us"], percentiles[name]["p99_us"]
         checks += [
             Check(f"{name}, p50 µs", p50_us, None, p50_us, P50_TARGET_US, at_least=False),
