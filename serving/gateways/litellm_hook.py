@@ -10,8 +10,8 @@
 
 Each call of a model is an admit before the proxy chooses a deployment: a refusal is Tidegate's 429 with its
 headers, and no deployment is blamed for it. What was reserved is settled when the call has succeeded, or has
-failed after the proxy's own retries and fallbacks. LiteLLM tells nothing of a stream that its client left:
-there the lease frees the tokens.
+failed after the proxy's own retries and fallbacks. Of a stream that its client left, LiteLLM 1.110 logs as
+much as had come, as a success; what a release tells nothing of, the lease frees.
 
 Tidegate can fail no call: where it is away, late or broken, the call goes on, counted in
 ``tidegate.failed_open`` and logged. The tenant is the alias of the key's team, else its id, the key's alias,

@@ -215,7 +215,7 @@ def test_a_hundred_refusals_are_ours_and_blame_no_deployment(proxy: Proxy) -> No
     assert proxy.count("tidegate_settle_unknown_total") == unknown
 
 
-def test_a_client_that_leaves_a_stream_is_freed_by_the_lease(proxy: Proxy) -> None:
+def test_a_stream_that_its_client_left_is_freed_by_the_lease_at_the_latest(proxy: Proxy) -> None:
     body = {"model": "endless", "messages": [{"role": "user", "content": "x"}], "stream": True}
     headers = {"authorization": f"Bearer {KEY}"}
     with httpx.stream(
