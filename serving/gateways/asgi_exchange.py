@@ -122,6 +122,7 @@ class Answer:
             output_tokens=usage and usage.output_tokens,
             cached_tokens=usage and usage.cached_tokens,
             outcome=self._outcome(),
+            estimated=usage is not None and usage.estimated,
         )
 
     def _outcome(self) -> Outcome:

@@ -91,6 +91,7 @@ class Exchange:
             output_tokens=usage and usage.output_tokens,
             cached_tokens=usage and usage.cached_tokens,
             outcome=self._outcome(),
+            estimated=usage is not None and usage.estimated,
         )
         return Settlement(request, usage is not None and usage.estimated)
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from data.errors import InputError
 from data.schema import LANES
+from serving import settling
 from serving.clock import Clock
 from serving.config.mapping import read_settings
 from serving.controller.decide import Controller
@@ -107,9 +108,7 @@ class RulesAlone:
 
     def settle(self, request: SettleRequest) -> bool:
         """Settle a reservation with what was really used; false when there is none of that name."""
-        # Only a served answer is as long as its flow's answers are.
-        tokens = request.output_tokens if request.outcome == "served" else None
-        settled = self.controller.settle(request.reservation_id, tokens, self.clock.monotonic_s())
+        settled = settling.settle(self.controller, request, self.clock.monotonic_s())
         (self.metrics.settled if settled else self.metrics.unsettled).inc()
         return settled
 

@@ -131,6 +131,17 @@ def test_the_status_tells_how_it_ended(status: int, left: bool, outcome: Outcome
     assert (answer.settlement().outcome, answer.settlement().output_tokens) == (outcome, 3)
 
 
+def test_output_that_was_counted_from_events_is_told_as_an_estimate():
+    counted, told = Answer("r-1"), Answer("r-2")
+    piece = b'data: {"choices": [{"delta": {"content": "tide"}}]}\n\n'
+    for answer, end in ((counted, b""), (told, b'data: {"usage": {"completion_tokens": 9}}\n\n')):
+        answer.take(start())
+        answer.take(chunk(piece * 3 + end + b"data: [DONE]\n\n", more=False))
+
+    assert (counted.settlement().output_tokens, counted.settlement().estimated) == (3, True)
+    assert (told.settlement().output_tokens, told.settlement().estimated) == (9, False)
+
+
 def test_an_engines_own_shed_is_told_apart():
     answer = Answer("r-1")
     answer.take(start(503, b"text/plain", x_llm_d_request_dropped_reason=b"rejected-no-endpoints"))
