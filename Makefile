@@ -8,7 +8,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types layers unit constraints clean bench-eviction bench-%
+.PHONY: help setup demo demo-gateway test lint format types layers unit constraints clean bench-eviction bench-%
 
 help: ## Show this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## Workload to report to decisions; TRACE=path takes a trace file instead
 	@$(RUN)/tidegate demo $(TRACE)
+
+demo-gateway: $(READY) ## A burst at two gates in real time: Envoy, Tidegate, engine; rules against rules + forecast
+	@$(RUN)/tidegate demo-gateway $(ARGS)
 
 test: lint types layers unit ## Everything that must hold: lint, types, layers, tests
 

@@ -6,7 +6,18 @@ import typer
 from rich.text import Text
 
 from data.errors import InputError
-from pipeline.commands import collect, config, doctor, engine_sim, forecasts, lake, play, profile, traces
+from pipeline.commands import (
+    collect,
+    config,
+    demo_gateway,
+    doctor,
+    engine_sim,
+    forecasts,
+    lake,
+    play,
+    profile,
+    traces,
+)
 from pipeline.terminal import errors
 
 app = typer.Typer(
@@ -23,6 +34,7 @@ app.command("backtest")(forecasts.run_backtest)
 app.command("evaluate")(forecasts.run_evaluation)
 app.command("train")(forecasts.train_bundle)
 app.command("demo")(forecasts.run_demo)
+app.command("demo-gateway")(demo_gateway.run_demo_gateway)
 app.command("serve")(forecasts.serve)
 app.command("collect")(collect.collect)
 app.command("doctor")(doctor.doctor)

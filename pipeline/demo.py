@@ -20,6 +20,7 @@ from data.workload import Settings as WorkloadSettings
 from data.workload import generate, read_truth, write
 from features.ticks import TICK_S
 from models.bundle import Bundle
+from models.guard.guard import Guard
 from pipeline import scoring
 from pipeline.backtest import BUNDLE_FOLDER, Result, backtest
 from pipeline.gate_watch import PROMPT_TOKENS, RULES, START_S, Asked, count, shown, watch
@@ -104,9 +105,14 @@ def show_decisions(trace: Trace, result: Result, bundle: Path, port: int, consol
     def say(text: str) -> None:
         console.print(f"   {text}", soft_wrap=True, highlight=False)
 
-    guard, found = Bundle.load(bundle).manifest.guard, moments(result.ticks)
-    if guard.threshold is None:
-        say(f"The predictor is advisory, it reports and does not tighten: {guard.advisory_reason}")
+    state, found = Bundle.load(bundle).manifest.guard, moments(result.ticks)
+    guard = Guard.start(state)
+    if guard.advisory:
+        say(
+            "The predictor starts advisory, it reports and does not tighten: "
+            f"{guard.reason or state.advisory_reason}"
+        )
+    if guard.threshold is None:  # a closed skill gate may open on the way, as it did in the backtest
         found = replace(found, at_s=found.at_s[:1])
     requests = trace.requests
     first_us = int(requests["arrived_at"].to_physical()[0])

@@ -1,0 +1,1 @@
+"""Two gates under the same burst, before simulated engines: the rules alone, and rules + forecast."""
