@@ -243,7 +243,7 @@ def _active(rows: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
         .with_columns(pl.col(SUMS).cum_sum().name.suffix("_all"))
     )
     return (
-        arrivals.sort("second")
+        arrivals.sort("second", "flow")
         # A second's expectation rests on what had finished before that second began.
         .with_columns(before=pl.col("second").cast(pl.Int64) - 1)
         .join_asof(
@@ -256,7 +256,6 @@ def _active(rows: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
         .join_asof(everyone.drop(SUMS), left_on="before", right_on="known_s", check_sortedness=False)
         .with_columns([pl.coalesce(name, f"{name}_all", pl.lit(0)).alias(name) for name in SUMS])
         .with_columns(work=expected_work(*(pl.col(name) for name in ("requests", "prompt", *SUMS))))
-        .sort("second", "flow")
         .select("second", "flow", "requests", "prompt", "work")
     )
 
@@ -277,7 +276,8 @@ def _turns(rows: pl.DataFrame, flows: pl.DataFrame) -> pl.DataFrame:
 
 def _waits(turns: pl.DataFrame, until_s: int) -> NDArray[np.int32]:
     """Waits, as `features.returns.waits` has them, that began before ``until_s``."""
-    names = turns.select("owner", "session").unique().with_row_index("named")
-    named = turns.lazy().join(names.lazy(), on=["owner", "session"])
-    waited = waits(named.select(pl.col("second").cast(pl.Int64), "known_s", session="named").collect())
+    name = ["owner", "session"]
+    names = turns.select(name).unique().with_row_index("number").lazy()
+    numbered = turns.lazy().join(names, on=name).select("number", "second", "known_s").cast(pl.Int64)
+    waited = waits(numbered.rename({"number": "session"}).collect())
     return np.minimum(waited[:, waited[0] < until_s], np.iinfo(np.int32).max).astype(np.int32)

@@ -14,7 +14,8 @@ CLASSES = tuple(pairwise(AGES_S))
 """First age and the one after the last of each class, in seconds."""
 LAST_AGE_S = AGES_S[-1]
 
-_NEVER_S = 1 << 40
+_NEVER_S = 1 << 38
+_TIME_BITS = 40
 
 
 class Returns:
@@ -76,16 +77,19 @@ def waits(turns: pl.DataFrame) -> NDArray[np.int64]:
     """Second since which and second until which a session waited, int64, (2, waits).
 
     Args:
-        turns: ``session`` (an integer), ``second`` of the arrival and ``known_s`` of the end, one row a turn.
+        turns: ``session`` (a number below 2^23), ``second`` of the arrival and ``known_s`` of the end; int64,
+            one row a turn.
 
     """
-    arrivals = turns.select("session", at="second", end=pl.lit(0, pl.Int8))
-    ends = turns.select("session", at="known_s", end=pl.lit(1, pl.Int8))
-    events = pl.concat([arrivals, ends]).sort("session", "at", "end")
-    session, at = events["session"].to_numpy(), events["at"].to_numpy()
+    session, second, known_s = (turns[name].to_numpy() for name in ("session", "second", "known_s"))
+    # One number an event, in order of session, time, and arrivals before ends: sorted faster than three.
+    events = np.concatenate([second << 1, (np.minimum(known_s, _NEVER_S) << 1) + 1])
+    events += np.tile(session, 2) << _TIME_BITS
+    events.sort()
+    session, at = events >> _TIME_BITS, (events & (1 << _TIME_BITS) - 1) >> 1
     until = np.append(at[1:], _NEVER_S)
     until[np.append(session[1:] != session[:-1], True)] = _NEVER_S
-    ended = (events["end"].to_numpy() == 1) & (until > at)
+    ended = (events & 1 == 1) & (until > at)
     return np.stack([at[ended], until[ended]])
 
 
