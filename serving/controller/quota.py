@@ -66,6 +66,7 @@ class Window:
         "_length_s",
         "_limit",
         "_part",
+        "_part_ends_s",
         "_part_s",
         "_parts",
         "_period",
@@ -78,6 +79,7 @@ class Window:
         self._length_s = length_s
         self._part_s = length_s // PARTS
         self._part = int(wall_s // self._part_s)
+        self._part_ends_s = (self._part + 1) * self._part_s
         self._period = self._part // PARTS
         self._credit = 0
         self._used = 0  # what counts against the quota now
@@ -118,7 +120,7 @@ class Window:
 
     def wait_s(self, tokens: int, wall_s: float) -> float:
         """Seconds until there is room for ``tokens``: 0 now, infinite where there never will be."""
-        if int(wall_s // self._part_s) != self._part:
+        if wall_s >= self._part_ends_s:
             self._roll(wall_s)
         if self.pool is not None:
             return self._shared_wait_s(self.pool, tokens, wall_s)
@@ -158,8 +160,7 @@ class Window:
 
     def take(self, tokens: int, wall_s: float) -> tuple[int, int]:
         """Charge ``tokens``; the part of the window and how many the credit paid, to settle them by."""
-        part = int(wall_s // self._part_s)
-        if part != self._part:
+        if wall_s >= self._part_ends_s:
             self._roll(wall_s)
         from_credit = 0
         if self._credit and self._used + tokens > self._limit:
@@ -179,7 +180,7 @@ class Window:
         if change_tokens > 0:
             self.take(change_tokens, wall_s)
             return
-        if int(wall_s // self._part_s) != self._part:
+        if wall_s >= self._part_ends_s:
             self._roll(wall_s)
         if self.pool is not None:
             self.pool.touch()
@@ -217,6 +218,7 @@ class Window:
         if part <= self._part:
             return
         self._part = part
+        self._part_ends_s = (part + 1) * self._part_s
         before = self._used
         period = part // PARTS
         if period > self._period:

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.errors import InputError
@@ -9,6 +9,9 @@ from serving.controller.quota import DAY_S, HOUR_S, Quota, Window
 
 NOON = 1_700_049_600.0
 """A full hour of the wall clock."""
+
+# A busy machine is no fault of the quota.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def hour(tokens: int = 1_000, wall_s: float = NOON, **settings) -> Window:
@@ -115,6 +118,7 @@ steps = st.lists(
 )
 
 
+@PATIENT
 @given(steps, st.booleans(), st.integers(0, 2_000))
 def test_charges_never_leak_and_never_turn_negative(history, sliding, burst_tokens):
     window, wall_s, open_ = hour(sliding=sliding, burst_tokens=burst_tokens), NOON, []
@@ -133,6 +137,7 @@ def test_charges_never_leak_and_never_turn_negative(history, sliding, burst_toke
     assert window.left_tokens(wall_s + 2 * HOUR_S) <= 1_000 + burst_tokens
 
 
+@PATIENT
 @given(st.lists(st.tuples(st.floats(0, 900), st.integers(1, 600)), max_size=60))
 def test_no_stretch_of_an_hour_holds_more_than_a_sliding_quota(history):
     window, wall_s, taken = hour(sliding=True), NOON, []
@@ -144,6 +149,7 @@ def test_no_stretch_of_an_hour_holds_more_than_a_sliding_quota(history):
             assert sum(size for at_s, size in taken if at_s > wall_s - HOUR_S) <= 1_000
 
 
+@PATIENT
 @given(steps, st.booleans(), st.integers(0, 1_500), st.integers(1, 1_200))
 def test_the_promised_wait_is_when_it_fits(history, sliding, burst_tokens, wanted):
     window, wall_s = hour(sliding=sliding, burst_tokens=burst_tokens), NOON
