@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.controller.claims import AHEAD_S, KEPT_S, Claims
@@ -45,7 +45,7 @@ moves = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(moves)
 def test_what_is_kept_is_what_is_open_and_due(history):
     claims, now_s, open_ = Claims(), 0.0, []
