@@ -132,6 +132,9 @@ def verdict(outcomes: Sequence[Outcome], targets_s: Mapping[str, float]) -> str:
     told = (
         "as many good calls as"
         if not difference
-        else f"{abs(difference)} good calls {'more' if difference > 0 else 'fewer'} than"
+        else f"{abs(difference)} {'more' if difference > 0 else 'fewer'} good calls than"
     )
-    return f"{last.name} had {told} {first.name}{share}: {good[1]} against {good[0]} of {first.calls.height}."
+    return (
+        f"{last.name} had {told} {first.name}{share}: {good[1]} against {good[0]} of {first.calls.height}. "
+        "Stacks that decide alike differ by a few calls, too."
+    )
