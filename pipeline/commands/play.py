@@ -78,8 +78,9 @@ def play_trace(
         out.parent.mkdir(parents=True, exist_ok=True)
         calls.write_parquet(out)
     told = score(calls, {lane: rules.lane(lane).ttft_target_ms / 1e3 for lane in LANES}, speed)
-    table = Table(*(name.replace("_", " ") for name in told.columns))
-    for row in told.rows():
-        table.add_row(*("" if v is None else f"{v:.3g}" if isinstance(v, float) else str(v) for v in row))
+    table = Table("", *told["lane"])
+    for number in told.drop("lane"):
+        cells = ("–" if v is None else f"{v:.3g}" if isinstance(v, float) else str(v) for v in number)
+        table.add_row(number.name.replace("_", " "), *cells)
     console.print(table)
     say(f"Calls went out up to {lateness_s(calls) * 1e3:.0f} ms late (99 % of them).")

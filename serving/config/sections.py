@@ -36,6 +36,12 @@ class Service(Section):
         gt=0,
     )
     max_body_bytes: Int = key("Settings.max_body_bytes", "Longest request body that is read.", gt=0)
+    max_header_bytes: Int = key("Settings.max_header_bytes", "Most that a request's headers may hold.", gt=0)
+    max_url_bytes: Int = key("Settings.max_url_bytes", "Longest path and query that are answered.", gt=0)
+    max_requests: Int = key(
+        "Settings.max_requests", "Requests that are answered at one time.", "requests", gt=0
+    )
+    body_timeout_s: Float = key("Settings.body_timeout_s", "Time for a request's body to come whole.", gt=0)
     max_open_requests: Int = key(
         "Settings.max_open_requests",
         "Requests told to the service that may wait for their end.",

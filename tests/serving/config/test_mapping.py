@@ -146,7 +146,10 @@ def test_every_setting_has_a_key(owner):
             "state_file",
             "ext_proc",
             "shared",
-        },  # state_file and ext_proc are options of the command
+            "bundles",
+            "watch_bundle",
+            "keys",
+        },  # rules, lake, scrape and shared have sections; the others are options of the command
         SharedSettings: set(),
     }[owner]
 
