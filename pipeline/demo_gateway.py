@@ -22,7 +22,7 @@ from pipeline.gateway_demo.rehearsal import (
     workload,
 )
 from pipeline.gateway_demo.stack import GUARD_FILE, find_envoy, key_of, read_example, running, wait_for
-from pipeline.gateway_demo.tables import gates_table, lanes_table, sparklines, verdict
+from pipeline.gateway_demo.tables import gates_table, lanes_table, sparklines, strain, verdict
 from pipeline.gateway_demo.window import ROOM, Window, choose, kv_blocks
 from pipeline.play.shots import Shot, shots
 from pipeline.progress import steps
@@ -91,7 +91,7 @@ def demo_gateway(demo: Demo, out: Path, console: Console) -> list[Outcome]:
             progress("make the workload", 0.0)
             requests = workload(demo.days, demo.requests_per_s, demo.seed)
             played = rehearse(requests, out, demo.training, progress)
-    window = choose(played.ticks, demo.seconds)
+    window = choose(played.ticks.filter("held_out"), demo.seconds)
     for sentence in window.story():
         say(f"   {sentence}")
     calls = planned(played, window)
@@ -160,4 +160,6 @@ def report(outcomes: list[Outcome], window: Window, out: Path, console: Console)
     for line in sparklines(outcomes, window.seconds, window.at_s - window.start_s):
         console.print(line, soft_wrap=True, highlight=False)
     console.print(f"\n{verdict(outcomes, targets_s)}", soft_wrap=True, highlight=False)
+    if sentence := strain(outcomes):
+        console.print(f"[yellow]{sentence}[/]", soft_wrap=True, highlight=False)
     console.print(f"Both stacks are stopped. Logs and calls: {out}", soft_wrap=True, highlight=False)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from data.errors import InputError
 from data.readers import Trace
@@ -33,7 +32,8 @@ class Rehearsal:
 
     Attributes:
         requests: of the day, as a gateway sees them.
-        ticks: of the held-out part: t_s, score, alarm, eligible, next_onset_s, load.
+        ticks: t_s, score, alarm, eligible, next_onset_s, load and held_out: those of the held-out part, and
+            those of the gap before it, in which the guard's budget warms up.
         bundle: folder of the bundle.
 
     """
@@ -70,17 +70,19 @@ def rehearse(
     progress("guard the held-out part", 0.0)
     test = spans.test.holds(ticks.t_s)
     gap = (ticks.t_s >= spans.calibrate.end_s) & (ticks.t_s < spans.test.start_s)
-    score = sustained_scores(fitted.p_slots)[test]
+    score, both = sustained_scores(fitted.p_slots), gap | test
     guard = Guard.start(fitted.bundle.manifest.guard, warmed(ticks.select(gap), spans.test.start_s))
-    guarded = replay(guard, score, ticks.select(test))
+    alarm = np.zeros(len(ticks), dtype=np.bool_)
+    alarm[test] = replay(guard, score[test], ticks.select(test)).alarm
     table = pl.DataFrame(
         {
-            "t_s": ticks.t_s[test],
-            "score": score,
-            "alarm": guarded.alarm,
-            "eligible": ticks.eligible[test],
-            "next_onset_s": ticks.next_onset_s[test],
-            "load": prepared.load[test],
+            "t_s": ticks.t_s[both],
+            "score": score[both],
+            "alarm": alarm[both],
+            "eligible": ticks.eligible[both],
+            "next_onset_s": ticks.next_onset_s[both],
+            "load": prepared.load[both],
+            "held_out": test[both],
         }
     ).with_columns(pl.col("score").fill_nan(None), pl.when(pl.col("next_onset_s") >= 0).then("next_onset_s"))
     requests.write_parquet(folder / REQUESTS_FILE)
@@ -125,9 +127,13 @@ def hand_over(played: Rehearsal, until_s: int, shift_s: int, path: Path) -> None
 
     """
     bundle = Bundle.load(played.bundle)
-    past = played.ticks.filter(pl.col("t_s") < until_s)
-    guard = Guard.start(bundle.manifest.guard)
-    replay(guard, _floats(past["score"]), _moved(past, shift_s))
+    gap, past = (
+        played.ticks.filter(pl.col("t_s") < until_s, pl.col("held_out") == held_out)
+        for held_out in (False, True)
+    )
+    begins_s = until_s if past.is_empty() else int(past["t_s"][0])
+    guard = Guard.start(bundle.manifest.guard, warmed(_moved(gap, shift_s), begins_s + shift_s))
+    replay(guard, past["score"].fill_null(float("nan")).to_numpy(), _moved(past, shift_s))
     save(path, guard_state(bundle.version, guard))
 
 
@@ -137,7 +143,3 @@ def _moved(ticks: pl.DataFrame, shift_s: int) -> Ticks:
     onset_s = (pl.col("next_onset_s") + shift_s).fill_null(-1)
     moved = ticks.select(at_s, "eligible", onset_s.cast(pl.Int64))
     return Ticks(*(column.to_numpy() for column in moved))
-
-
-def _floats(scores: pl.Series) -> NDArray[np.float64]:
-    return scores.fill_null(float("nan")).to_numpy()

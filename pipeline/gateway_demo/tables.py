@@ -13,6 +13,9 @@ from pipeline.play.score import lateness_s, score
 BARS = "▁▂▃▄▅▆▇█"
 UNKNOWN = "·"
 WIDTH = 60
+LATE_S = 0.1
+UNCHECKED_SHARE = 0.01
+"""Over either, the machine was too slow for its own play, and the numbers are its more than the gates'."""
 
 
 def lanes_table(outcomes: Sequence[Outcome], targets_s: Mapping[str, float]) -> Table:
@@ -117,6 +120,20 @@ def spark(
     top = len(BARS) - 1
     return "".join(
         BARS[min(top, round(max(part) / (full or 1.0) * top))] if part else UNKNOWN for part in parts
+    )
+
+
+def strain(outcomes: Sequence[Outcome]) -> str | None:
+    """A sentence where the machine could not keep up with the play, so that the numbers say little."""
+    late_s = max(lateness_s(outcome.calls) for outcome in outcomes)
+    checks = sum(int(outcome.calls["tries"].sum()) for outcome in outcomes)
+    unchecked = sum(outcome.unchecked or 0 for outcome in outcomes)
+    if late_s <= LATE_S and unchecked <= UNCHECKED_SHARE * checks:
+        return None
+    return (
+        f"This machine could not keep up: calls went out up to {late_s:.1f} s late (99 % of them), and "
+        f"{unchecked} of {checks} went in unchecked, as no answer came in 0.2 s. They tell of the machine "
+        "more than the gates; run it where two cores are free."
     )
 
 

@@ -1,10 +1,11 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from pipeline.gateway_demo.live import Look, Outcome
-from pipeline.gateway_demo.tables import gates_table, lanes_table, peak, spark, sparklines, verdict
+from pipeline.gateway_demo.tables import gates_table, lanes_table, peak, spark, sparklines, strain, verdict
 from pipeline.play.player import Seen
 from pipeline.play.score import frame
 
@@ -85,3 +86,11 @@ def test_sparklines_show_when_the_gate_moved_and_where_the_burst_began() -> None
 )
 def test_the_verdict_holds_whatever_happened(first: Outcome, last: Outcome, said: str) -> None:
     assert said in verdict([first, last], TARGETS_S)
+
+
+def test_a_machine_that_could_not_keep_up_is_said() -> None:
+    assert strain([RULES, FORECAST]) is None
+    late = seen("batch", 1.0)
+    late.sent_s = late.at_s + 3.0
+    assert "up to 3.0 s late" in str(strain([RULES, outcome("forecast", late)]))
+    assert "3 of 6 went in unchecked" in str(strain([RULES, replace(FORECAST, unchecked=3)]))
