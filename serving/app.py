@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from data.live import otlp
@@ -68,6 +68,12 @@ SPANS_BODY = {
         "required": True,
         "description": "ExportTraceServiceRequest of OTLP/HTTP, plain or gzip.",
         "content": {"application/x-protobuf": {}, "application/json": {}},
+    }
+}
+ADMIT_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": AdmitRequest.model_json_schema()}},
     }
 }
 TELEMETRY_BODY = {
@@ -164,26 +170,20 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     )
     app.add_middleware(RequestIds)
 
-    app.include_router(nginx.router(service))
-    app.include_router(control.router(bundles))
-
-    app.include_router(signals.router(service))
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def home() -> str:
-        return HOME
-
+    # Routes are tried in order: what is asked for with every request comes first.
     @app.post(
         "/v1/admit",
         response_model=AdmitResponse,
         responses=PROBLEMS | {429: {"model": Refusal, "description": "Refused, with advice when to retry."}},
+        openapi_extra=ADMIT_BODY,
     )
-    async def admit(request: AdmitRequest, http: Request) -> AdmitResponse | JSONResponse | Response:
+    async def admit(http: Request) -> Response:
         """Ask to let a request in. A refusal is an OpenAI-style 429 that says when to come back.
 
         With max_wait_ms the answer may take so long: where there is no room yet, the request waits for its
         turn. A client that goes away meanwhile leaves nothing behind.
         """
+        request = problems.read(AdmitRequest, await http.body(), http.headers.get("content-type", ""))
         await service.make_room(request)
         decision: Decision | None
         if request.max_wait_ms is None:
@@ -195,12 +195,22 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
             return Response(status_code=499)  # nobody reads it
         if decision.reservation_id is None:
             return refusal(decision, request.prompt_tokens)
-        return views.admitted(decision, settings.rules.lease_s)
+        admitted = views.admitted(decision, settings.rules.lease_s)
+        # Valid as it was made; FastAPI would check it once more.
+        return Response(admitted.model_dump_json(), media_type="application/json")
 
     @app.post("/v1/settle", responses=PROBLEMS)
     async def settle(request: SettleRequest) -> SettleResponse:
         """Say how an admitted request ended. Idempotent; an unknown reservation is not an error."""
         return SettleResponse(settled=service.settle(request))
+
+    app.include_router(nginx.router(service))
+    app.include_router(control.router(bundles))
+    app.include_router(signals.router(service))
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def home() -> str:
+        return HOME
 
     @app.post("/v1/telemetry", responses=PROBLEMS | UNSTORED, openapi_extra=TELEMETRY_BODY)
     async def push(

@@ -2,12 +2,12 @@
 
 import logging
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,6 +35,8 @@ MEANINGS = {
     503: "Not ready.",
 }
 
+Read = TypeVar("Read", bound=BaseModel)
+
 log = logging.getLogger("tidegate")
 
 
@@ -57,6 +59,22 @@ def faults(error: RequestValidationError | ValidationError) -> list[str]:
         place = ".".join(str(part) for part in fault["loc"] if part not in EVENTS)
         found.append(f"{place or 'the body'}: {fault['msg']}")
     return found
+
+
+def read(model: type[Read], body: bytes, content_type: str) -> Read:
+    """A body of JSON as what a route takes; in one step, where FastAPI takes four.
+
+    Raises:
+        RequestValidationError: as FastAPI does.
+
+    """
+    if "json" not in content_type:
+        fault = {"type": "json_type", "loc": (), "msg": "Input should be JSON", "input": None}
+        raise RequestValidationError([fault])
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_url=False, include_input=False)) from None
 
 
 def install(app: FastAPI) -> None:

@@ -7,10 +7,10 @@ import re
 import secrets
 from contextvars import ContextVar
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "x-request-id"
+_HEADER = HEADER.encode()
 SANE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """What may go into a log and back into a header as it is."""
 
@@ -29,14 +29,16 @@ class RequestIds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        told = Headers(scope=scope).get(HEADER, "")
+        told = next((value for key, value in scope["headers"] if key == _HEADER), b"").decode("latin-1")
         name = told if SANE.fullmatch(told) else secrets.token_hex(8)
+        with_it = (_HEADER, name.encode())
         # Left as it is at the end: a failure is logged further out, and each request has a task of its own.
         request_id.set(name)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = name
+                others = (header for header in message.get("headers", ()) if header[0].lower() != _HEADER)
+                message = {**message, "headers": [*others, with_it]}
             await send(message)
 
         await self.app(scope, receive, named)

@@ -91,6 +91,7 @@ class Service:
         self.pushes = Pushes(self.elsewhere, self.engine, clock, self.metrics, self.writer)
         self._admitted: OrderedDict[str, _Admitted] = OrderedDict()  # by reservation
         self._saved_s = clock.monotonic_s()
+        self._steered = 0.0
         self.draining = False  # told to stop: everything is answered, and /readyz sends callers elsewhere
 
     async def make_room(self, request: messages.AdmitRequest) -> None:
@@ -290,7 +291,10 @@ class Service:
 
     def _steer(self, now_s: float) -> None:
         """Move the gate towards what the last tick asked for: 0 once that tick is too old."""
-        self.controller.set_tightening(self.predictor.target(now_s), now_s)
+        target = self.predictor.target(now_s)
+        if target or self._steered:
+            self.controller.set_tightening(target, now_s)
+            self._steered = target
 
     def _snapshot(self) -> dict[str, Any]:
         self._saved_s = self.clock.monotonic_s()
