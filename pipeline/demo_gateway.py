@@ -41,7 +41,7 @@ class Demo:
 
     Attributes:
         seconds: length of the play.
-        history_s: traffic told to both stacks beforehand.
+        history_s: traffic told to both stacks beforehand, at most: features look back on all of it.
         lead_s: time that they have to take it in; the history's end is told as it happens.
         days: length of the synthetic workload; one at this rate has too few bursts for skill to show.
         requests_per_s: its mean rate: low, as two engines and two gates share one machine with their clients.
@@ -52,7 +52,7 @@ class Demo:
     """
 
     seconds: int = 300
-    history_s: int = 6 * 3600
+    history_s: int = 2 * 86_400
     lead_s: int = 150
     days: float = 2.0
     requests_per_s: float = 4.0

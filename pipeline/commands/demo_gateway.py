@@ -14,7 +14,7 @@ def run_demo_gateway(
         "var/demo-gateway"
     ),
     lead_s: Annotated[
-        int, typer.Option(help="Time that both gates have to take in six hours of history.", min=20)
+        int, typer.Option(help="Time that both gates have to take in the history.", min=20)
     ] = 150,
     seed: Annotated[int, typer.Option(help="Of the synthetic day.")] = 0,
     reuse: Annotated[

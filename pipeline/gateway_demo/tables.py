@@ -153,5 +153,12 @@ def verdict(outcomes: Sequence[Outcome], targets_s: Mapping[str, float]) -> str:
     )
     return (
         f"{last.name} had {told} {first.name}{share}: {good[1]} against {good[0]} of {first.calls.height}. "
-        "Stacks that decide alike differ by a few calls, too."
+        + _chance(outcomes)
     )
+
+
+def _chance(outcomes: Sequence[Outcome]) -> str:
+    """What of a difference is chance."""
+    if not any(look.tightening for outcome in outcomes for look in outcome.looks):
+        return "No alarm came during the play: both decided by the same rules, and the difference is chance."
+    return "Two stacks that decided alike differed by 6 % in a play of 240 s: as much may be chance."

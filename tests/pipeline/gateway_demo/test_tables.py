@@ -94,3 +94,9 @@ def test_a_machine_that_could_not_keep_up_is_said() -> None:
     late.sent_s = late.at_s + 3.0
     assert "up to 3.0 s late" in str(strain([RULES, outcome("forecast", late)]))
     assert "3 of 6 went in unchecked" in str(strain([RULES, replace(FORECAST, unchecked=3)]))
+
+
+def test_without_an_alarm_a_difference_is_called_chance() -> None:
+    assert "the difference is chance" in verdict([RULES, FORECAST], TARGETS_S)
+    tightened = replace(FORECAST, looks=[Look(1.0, 0.0, 0.0, 0.3, True)])
+    assert "as much may be chance" in verdict([RULES, tightened], TARGETS_S)
