@@ -11,7 +11,7 @@ from rich.console import Console
 from data.errors import InputError
 from data.schema import LANES
 from models.forecaster import Settings as ForecasterSettings
-from pipeline.gateway_demo.live import Outcome, perform, shifted
+from pipeline.gateway_demo.live import Outcome, perform
 from pipeline.gateway_demo.rehearsal import (
     RULES_BUNDLE,
     Rehearsal,
@@ -21,6 +21,7 @@ from pipeline.gateway_demo.rehearsal import (
     without_forecast,
     workload,
 )
+from pipeline.gateway_demo.serve import TraceClock
 from pipeline.gateway_demo.stack import GUARD_FILE, find_envoy, key_of, read_example, running, wait_for
 from pipeline.gateway_demo.tables import gates_table, lanes_table, sparklines, strain, verdict
 from pipeline.gateway_demo.window import ROOM, Window, choose, kv_blocks
@@ -102,17 +103,16 @@ def demo_gateway(demo: Demo, out: Path, console: Console) -> list[Outcome]:
         f"of what the play's {len(calls)} calls would hold at their peak without a bound. Gates: the default "
         "rules, with that capacity."
     )
-    clock = SystemClock()
+    first_us = int(played.requests["arrived_at"].to_physical()[0])
+    start_us = first_us + window.start_s * US
+    # Forecasts know the hour and the day: the clocks of the play read the workload's time from here on.
+    clock = TraceClock(start_us - demo.lead_s * US - SystemClock().wall_us())
     with ExitStack() as stacks, steps(console) as progress:
         progress("start both stacks", 0.0)
-        # The processes start first: the guard's state ends where the clock stands when its service begins.
-        start_us = clock.wall_us() + demo.lead_s * US
-        first_us = int(played.requests["arrived_at"].to_physical()[0])
-        shift_us = start_us - (first_us + window.start_s * US)
         for name in (RULES, FORECAST):
             (out / name / GUARD_FILE).unlink(missing_ok=True)  # of a run before
         state = out / FORECAST / GUARD_FILE
-        hand_over(played, window.start_s - demo.lead_s, (first_us + shift_us) // US, state)
+        hand_over(played, window.start_s - demo.lead_s, first_us // US, state)
         bundles = {RULES: without_forecast(played.bundle, out / RULES_BUNDLE), FORECAST: played.bundle}
         tenants = sorted(played.requests["tenant"].unique())
         both = [
@@ -123,13 +123,14 @@ def demo_gateway(demo: Demo, out: Path, console: Console) -> list[Outcome]:
                     bundle,
                     kv_blocks=blocks,
                     tenants=tenants,
+                    ahead_us=clock.ahead_us,
                 )
             )
             for name, bundle in bundles.items()
         ]
         for stack in both:
             wait_for(stack)
-        told = events(shifted(past(played.requests, first_us, window.start_s, demo.history_s), shift_us))
+        told = events(past(played.requests, first_us, window.start_s, demo.history_s))
         outcomes = asyncio.run(perform(both, told, calls, start_us, clock, progress))
     report(outcomes, window, out, console)
     return outcomes

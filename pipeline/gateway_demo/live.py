@@ -73,12 +73,6 @@ class Outcome:
     state: str
 
 
-def shifted(requests: pl.DataFrame, shift_us: int) -> pl.DataFrame:
-    """The same requests at other times."""
-    by = pl.duration(microseconds=shift_us)
-    return requests.with_columns(pl.col("arrived_at") + by, pl.col("finished_at") + by)
-
-
 async def perform(
     stacks: Sequence[Stack],
     told: Events,

@@ -75,6 +75,7 @@ def running(
     *,
     kv_blocks: int,
     tenants: Iterable[str],
+    ahead_us: int,
 ) -> Iterator[Stack]:
     """Start a stack, logs and configuration in ``folder``; everything is stopped at the end, however it ends.
 
@@ -86,6 +87,7 @@ def running(
         bundle: of Tidegate.
         kv_blocks: of the engine; its KV room is Tidegate's capacity.
         tenants: who has an API key, `key_of` it.
+        ahead_us: how far Tidegate's clock is ahead of the system's.
 
     Raises:
         InputError: when there is no Envoy, or no example of its configuration.
@@ -102,9 +104,8 @@ def running(
     ours = {
         "engine": [*us, "engine-sim", "--port", engine, "--model", MODEL, "--kv-blocks", kv_blocks],
         "tidegate": [
-            *(*us, "serve", "--bundle", bundle, "--port", tidegate, "--ext-proc-port", ext_proc),
-            *("--config", folder / "tidegate.yaml", "--state", folder / GUARD_FILE),
-            *("--lake", "", "--drain-s", 0),
+            *(sys.executable, "-m", "pipeline.gateway_demo.serve", bundle, folder / "tidegate.yaml"),
+            *(folder / GUARD_FILE, tidegate, ext_proc, ahead_us),
         ],
         "envoy": [
             *(

@@ -47,7 +47,9 @@ def test_a_call_goes_through_every_part_and_nothing_is_left_running(bundle: Path
             metrics = (await client.get(f"{stack.tidegate}/metrics")).text
         return seen, dict(told.refused), metrics, told.unchecked
 
-    with running("rules", tmp_path / "rules", bundle, kv_blocks=500, tenants=["acme"]) as stack:
+    with running(
+        "rules", tmp_path / "rules", bundle, kv_blocks=500, tenants=["acme"], ahead_us=-86_400_000_000
+    ) as stack:
         wait_for(stack)
         (known, unknown), refused, metrics, unchecked = asyncio.run(call(stack))
     assert (known.end, known.output_tokens) == ("served", 3)
