@@ -55,7 +55,7 @@ unit: $(READY) ## Tests, in parallel
 bench-eviction: $(READY) ## KV-cache eviction against textbook caches; TRACE=path takes a trace with hash_ids
 	@$(RUN)/python tests/bench/bench_eviction.py $(TRACE) $(ARGS)
 
-bench-%: $(READY) ## Benchmark: bench-ingest, -telemetry, -decide, -waiting, -forecast, -serve
+bench-%: $(READY) ## Benchmark: bench-ingest, -telemetry, -decide, -waiting, -forecast, -serve, -soak
 	@$(RUN)/python tests/bench/bench_$*.py $(ARGS)
 
 constraints: ## Pin anew what a fresh environment resolves to

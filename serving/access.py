@@ -21,6 +21,7 @@ OPEN = ("/healthz", "/readyz")
 NEEDS: tuple[tuple[str, keys.Scope], ...] = (
     ("/v1/admit", "admit"),
     ("/v1/settle", "admit"),
+    ("/v1/cancel", "admit"),
     ("/gateways", "admit"),
     ("/v1/telemetry", "telemetry"),
     ("/v1/traces", "telemetry"),

@@ -25,6 +25,7 @@ from serving.limits import Limits
 from serving.messages import (
     AdmitRequest,
     AdmitResponse,
+    CancelRequest,
     ForecastResponse,
     Instant,
     Name,
@@ -203,6 +204,14 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     async def settle(request: SettleRequest) -> SettleResponse:
         """Say how an admitted request ended. Idempotent; an unknown reservation is not an error."""
         return SettleResponse(settled=service.settle(request))
+
+    @app.post("/v1/cancel", responses=PROBLEMS)
+    async def cancel(request: CancelRequest) -> SettleResponse:
+        """Give back the tokens of an admitted request that never reached the engine; it costs nothing."""
+        ended = SettleRequest(
+            reservation_id=request.reservation_id, output_tokens=None, cached_tokens=None, outcome="shed"
+        )
+        return SettleResponse(settled=service.settle(ended))
 
     app.include_router(nginx.router(service))
     app.include_router(control.router(bundles))

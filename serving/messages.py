@@ -146,6 +146,12 @@ class SettleRequest(_Message):
     )
 
 
+class CancelRequest(_Message):
+    """An admitted request that never reached the engine."""
+
+    reservation_id: Name
+
+
 class SettleResponse(_Message):
     """Settling twice, or after the lease, changes nothing and is no error."""
 

@@ -17,7 +17,7 @@ from serving.request_ids import HEADER, request_id
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 20
 SMALL_BYTES = 64 * 1024
-SMALL = ("/v1/admit", "/v1/settle", "/v1/bundle")
+SMALL = ("/v1/admit", "/v1/settle", "/v1/cancel", "/v1/bundle")
 """Paths whose bodies are a few fields, and so at most `SMALL_BYTES` long."""
 EVENTS = ("body", "arrived", "finished", "request")
 """Parts of a fault's place that say nothing to the sender."""

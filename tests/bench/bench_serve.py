@@ -126,15 +126,17 @@ def serve(kind: str, folder: str) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
+def _post(path: str, body: bytes) -> bytes:
+    head = b"POST %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % (path.encode(), len(body)) + body
+
+
 class Client:
     """Asks one server over kept-alive connections."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.request = (
-            b"POST /v1/admit HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%b" % (len(ASK), ASK)
-        )
+        self.request = _post("/v1/admit", ASK)
         self.idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
 
     async def open(self) -> None:
@@ -142,16 +144,30 @@ class Client:
         for _ in range(CONNECTIONS):
             self.idle.put_nowait(await asyncio.open_connection("127.0.0.1", self.port))
 
-    async def ask(self) -> None:
-        """One request and its answer."""
+    async def send(self, request: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer to a request as it goes over the wire."""
         reader, writer = connection = await self.idle.get()
-        writer.write(self.request)
+        writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(f"the server answered {head.splitlines()[0]!r}")
         length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        await reader.readexactly(int(length.partition(b":")[2]))
+        body = await reader.readexactly(int(length.partition(b":")[2]))
         self.idle.put_nowait(connection)
+        return int(head[9:12]), body
+
+    async def ask(self) -> None:
+        """One request to be let in, and its answer."""
+        status, _ = await self.send(self.request)
+        if status != 200:
+            raise RuntimeError(f"the server answered {status}")
+
+    async def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Status and answer to a body of JSON."""
+        status, answer = await self.send(_post(path, json.dumps(body).encode()))
+        return status, json.loads(answer)
+
+    async def get(self, path: str) -> bytes:
+        """Body of a page."""
+        return (await self.send(b"GET %b HTTP/1.1\r\nhost: bench\r\n\r\n" % path.encode()))[1]
 
     async def per_s(self, requests: int) -> float:
         """Requests per second with all connections busy."""

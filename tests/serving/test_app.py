@@ -132,6 +132,13 @@ def test_the_larger_limit_counts_and_each_answer_of_n(client: Client) -> None:
     assert client.admit(max_tokens=50, n=4).json()["expected_output_tokens"] == 200
 
 
+def test_a_cancelled_request_gives_its_tokens_back_once(client: Client) -> None:
+    reservation = {"reservation_id": client.admit().json()["reservation_id"]}
+    answers = [client.call("POST", "/v1/cancel", json=reservation) for _ in range(2)]
+    assert [answer.json() for answer in answers] == [{"settled": True}, {"settled": False}]
+    assert client.metric("tidegate_held_tokens") == 0
+
+
 def test_an_unknown_reservation_is_not_settled_and_no_error(client: Client) -> None:
     answer = client.settle(reservation_id="r-of-another-process")
     assert (answer.status_code, answer.json()) == (200, {"settled": False})

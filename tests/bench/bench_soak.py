@@ -1,0 +1,120 @@
+"""Minutes of traffic at one service: its memory must stay flat, and nothing may stay reserved.
+
+    python tests/bench/bench_soak.py [--seconds N]
+
+One service in a process of its own gets a steady stream of requests of ever new tenants, models, sessions and
+ids over kept-alive connections. Most are settled, some are cancelled, some settled twice, some never. At the
+end everything that was never settled has run out of its lease. Memory is that of the process, every five
+seconds; its growth is that of the last quarter's median over the second quarter's: the first fills tables
+that are bounded.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from bench_serve import Client
+from harness import ROOT, Check, report
+
+GROWTH_TARGET, OPEN_TARGET = 1.02, 0
+RATE_PER_S = 300
+LOOK_EVERY_S = 5.0
+LEASE_S = 2.0
+PAGE_MIB = 4096 / 2**20
+
+
+def resident_mib(pid: int) -> float:
+    """Memory of a process that is in RAM, MiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_MIB
+
+
+async def life(client: Client, random: Random, number: int) -> None:
+    """One request from asking to whatever end."""
+    asked = {
+        "tenant": f"tenant-{number}",
+        "model": f"model-{number % 50}",
+        "session": f"session-{number // 3}",
+        "request_id": f"request-{number}",
+        "lane": random.choice(["premium", "standard", "batch"]),
+        "prompt_tokens": random.randrange(1, 4_000),
+    }
+    status, answer = await client.post("/v1/admit", asked)
+    if status != 200:
+        return
+    reservation = {"reservation_id": answer["reservation_id"]}
+    await asyncio.sleep(random.uniform(0.0, 1.0))
+    end = random.random()
+    settled = reservation | {"output_tokens": random.randrange(1, 900), "outcome": "served"}
+    if end < 0.9:
+        await client.post("/v1/settle", settled)
+    elif end < 0.95:
+        await client.post("/v1/cancel", reservation)
+    elif end < 0.97:
+        await client.post("/v1/settle", settled)
+        await client.post("/v1/settle", settled)
+
+
+async def soak(port: int, pid: int, seconds: float) -> dict[str, Any]:
+    """Send the stream; memory over time, and what is still open after the last lease."""
+    client, random = Client(port), Random(0)
+    await client.open()
+    memory_mib: list[float] = []
+    running: set[asyncio.Task[None]] = set()
+    start_s = time.monotonic()
+    number = 0
+    while (since_s := time.monotonic() - start_s) < seconds:
+        if since_s >= len(memory_mib) * LOOK_EVERY_S:
+            memory_mib.append(resident_mib(pid))
+        while number < since_s * RATE_PER_S:
+            task = asyncio.create_task(life(client, random, number))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            number += 1
+        await asyncio.sleep(0.005)
+    await asyncio.gather(*running)
+    await asyncio.sleep(LEASE_S + 6.0)  # a tick later the last lease is over
+    text = (await client.get("/metrics")).decode()
+    line = next(line for line in text.splitlines() if line.startswith("tidegate_open_reservations "))
+    return {"requests": number, "memory_mib": memory_mib, "open": float(line.split()[1])}
+
+
+def main(seconds: float) -> None:
+    """Measure, print, write var/bench/soak.json."""
+    sys.path.insert(0, str(ROOT))
+    from tests.noise_bundle import noise_model, write_noise_bundle
+
+    serve = str(Path(__file__).with_name("bench_serve.py"))
+    with tempfile.TemporaryDirectory() as name:
+        write_noise_bundle(Path(name), noise_model(), None)
+        command = [sys.executable, serve, "--serve", "service", "--folder", name]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        try:
+            seen = asyncio.run(soak(int(server.stdout.readline()), server.pid, seconds))
+        finally:
+            server.kill()
+            server.wait()
+    quarters = [float(np.median(part)) for part in np.array_split(seen["memory_mib"], 4)]
+    growth = quarters[3] / quarters[1]
+    checks = [
+        Check("memory, MiB, last quarter / second", quarters[3], quarters[1], growth, GROWTH_TARGET, False),
+        Check("reservations open at the end", seen["open"], None, seen["open"], OPEN_TARGET, False),
+    ]
+    facts = {"seconds": seconds, "quarters_mib": quarters, **seen}
+    print(f"Written to {report('soak', checks, facts, ('fastapi', 'uvicorn'))}")
+    print(json.dumps({"requests": seen["requests"], "quarters_mib": [round(mib, 1) for mib in quarters]}))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long requests come")
+    main(parser.parse_args().seconds)
