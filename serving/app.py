@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from data.live import otlp
 from data.live.otlp_body import BodyError
 from models.bundle import Bundle
-from serving import control, problems, signals, views
+from serving import control, policy, problems, signals, views
 from serving.access import Access
 from serving.bundles import Bundles
 from serving.clock import Clock
@@ -216,6 +216,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     app.include_router(nginx.router(service))
     app.include_router(control.router(bundles))
     app.include_router(signals.router(service))
+    app.include_router(policy.router(service))
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def home() -> str:

@@ -30,7 +30,9 @@ CHECKS = [
     schemathesis.checks.content_type_conformance,
     schemathesis.checks.response_schema_conformance,
 ]
-WRITES = ["/v1/admit", "/v1/settle", "/v1/telemetry", "/v1/traces", "/v1/bundle"]
+WRITES = ["/v1/admit", "/v1/settle", "/v1/cancel", "/v1/telemetry", "/v1/traces", "/v1/bundle"]
+ENDLESS = "/v1/policy/stream"
+"""Takes nothing and answers until its client goes."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,8 @@ def test_what_the_description_allows_and_what_not_gets_a_described_answer(app, m
     for found in schema.get_all_operations():
         operation = found.ok()
         called.add(operation.path)
+        if operation.path == ENDLESS:
+            continue
 
         @seed(1)
         @FEW
@@ -62,7 +66,7 @@ def test_what_the_description_allows_and_what_not_gets_a_described_answer(app, m
             answered()
         except Unsatisfiable:  # nothing can be wrong with a call that takes nothing
             assert mode is GenerationMode.NEGATIVE
-    assert called >= {*WRITES, "/v1/forecast", "/v1/report", "/readyz", "/healthz", "/metrics"}
+    assert called >= {*WRITES, "/v1/forecast", "/v1/report", "/v1/policy", "/readyz", "/healthz", "/metrics"}
 
 
 @pytest.mark.parametrize("path", WRITES)

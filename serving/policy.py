@@ -1,0 +1,135 @@
+"""The policy: what the gate would answer now, for gateways that enforce it by themselves and ask nobody.
+
+A gateway that can't afford a call for each request reads the policy, or keeps its stream open, and lets in
+what fits its lane's room; it goes on as if there were no gate once the policy is older than ``valid_s``.
+Rooms are of one moment and not reserved: what is let in by them is told to POST /v1/telemetry, and counts as
+offered load. Tenants' quotas stay here: they need a request.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from serving.controller.gate import Gate
+from serving.controller.lanes import REFERENCE_OUTPUT_TOKENS, REFERENCE_PROMPT_TOKENS, Lane
+from serving.controller.retry_after import wait_s
+from serving.messages import Lane as LaneName
+from serving.service import Service
+
+VALID_S = 15.0
+"""As long as an alarm holds without being renewed: a gateway that hears nothing must not stay tightened."""
+EVERY_S = 1.0
+"""Between two looks of a stream; what has not changed is sent every `STILL_S`, so that it stays valid."""
+STILL_S = 5.0
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class LanePolicy(BaseModel):
+    """What one lane lets in."""
+
+    model_config = ConfigDict(frozen=True)
+
+    room_tokens: int = Field(ge=0, description="Prompt and expected output of the largest that gets in.")
+    retry_after_s: float = Field(
+        ge=0, description="Until a usual request gets in, 0 where it does now; jitter it before you tell it."
+    )
+
+
+class Policy(BaseModel):
+    """What the gate would answer now."""
+
+    model_config = ConfigDict(frozen=True)
+
+    valid_s: float = Field(default=VALID_S, description="How long it may be gone by after it came.")
+    tightening: Share = Field(description="Level that the forecast applies to the rules; 0 is rules alone.")
+    backpressure: Share = Field(description="B, over its known terms.")
+    degradation: int = Field(description="Step of the ladder, 0 to 3; from 1 on answers are clamped.")
+    clamp_output_tokens: int | None = Field(description="Longest answer while answers are clamped.")
+    lanes: dict[LaneName, LanePolicy]
+
+
+def policy(gate: Gate, now_s: float) -> Policy:
+    """Read the policy off a gate at a time that it has reached."""
+    tau, pressure = gate.tightening.level(now_s), gate.pressure(now_s)
+    step = gate.overload.step(now_s, tau, protected=False) if gate.overload.degraded else 0
+    return Policy(
+        tightening=tau,
+        backpressure=pressure,
+        degradation=step,
+        clamp_output_tokens=gate.rules.degradation.clamp_output_tokens if step else None,
+        lanes={
+            "premium": _lane(gate, gate.lanes.by_name["premium"], tau, pressure, now_s),
+            "standard": _lane(gate, gate.lanes.by_name["standard"], tau, pressure, now_s),
+            "batch": _lane(gate, gate.lanes.by_name["batch"], tau, pressure, now_s),
+        },
+    )
+
+
+def _lane(gate: Gate, lane: Lane, tau: float, pressure: float, now_s: float) -> LanePolicy:
+    room = _room_tokens(gate, lane, tau, pressure, now_s)
+    usual = REFERENCE_PROMPT_TOKENS + REFERENCE_OUTPUT_TOKENS
+    drain_tokens_per_s = lane.drain.rate(lane.held_tokens, now_s)
+    return LanePolicy(
+        room_tokens=room, retry_after_s=wait_s(usual - room, drain_tokens_per_s) if room < usual else 0.0
+    )
+
+
+def _room_tokens(gate: Gate, lane: Lane, tau: float, pressure: float, now_s: float) -> int:
+    """Tokens of the largest request that the rules let in: by halving, as they only get stricter."""
+    if gate.waiting.by_lane[lane.name]:
+        return 0  # whoever comes now stands behind those who wait
+    most = min(max(gate.ledger.capacity_tokens - gate.ledger.held_tokens, 0), lane.most_tokens)
+    if lane.rule.protected:
+        return most
+    if pressure > gate.rules.hard_reject_above - gate.rules.hard_reject_cut * tau:
+        return 0
+    kept = round(lane.claims.kept_tokens(now_s)) if lane.claims.count else 0
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        if gate.lanes.overflow_tokens(lane, middle + kept, tau, now_s) > 0:
+            most = middle - 1
+        else:
+            least = middle
+    return least
+
+
+def router(service: Service) -> APIRouter:
+    """Routes that tell the policy of ``service``."""
+    routes = APIRouter()
+
+    def current() -> Policy:
+        return service.controller.on_gate(policy, service.clock.monotonic_s())
+
+    async def events() -> AsyncIterator[str]:
+        last, still_s = "", 0.0
+        while not service.draining:  # a stop waits for no stream
+            said = current().model_dump_json()
+            if said != last or still_s >= STILL_S:
+                yield f"event: policy\ndata: {said}\n\n"
+                last, still_s = said, 0.0
+            await asyncio.sleep(EVERY_S)
+            still_s += EVERY_S
+
+    @routes.get("/v1/policy")
+    async def now() -> Policy:
+        """What the gate would answer now, for gateways that enforce it by themselves."""
+        return current()
+
+    @routes.get(
+        "/v1/policy/stream",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Events named policy."}},
+    )
+    async def stream() -> StreamingResponse:
+        """The policy as server-sent events: at once, then whenever it changes, at most once a second."""
+        return StreamingResponse(
+            events(), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    return routes

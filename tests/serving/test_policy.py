@@ -1,0 +1,92 @@
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.schema import LANES
+from models.bundle import Bundle
+from serving.app import create_app
+from serving.clock import SystemClock
+from serving.controller.decide import Controller
+from serving.controller.decision import RequestFacts
+from serving.controller.rules import Rules
+from serving.policy import Policy, policy
+from serving.settings import Settings
+from tests.serving.live_apps import running
+
+RULES = Rules(capacity_tokens=100_000)
+
+
+def controller(held: list[tuple[str, int]], tightening: float) -> Controller:
+    """A gate that lets these in, as far as it does, and is tightened since a minute."""
+    gate = Controller(RULES, random=Random(3))
+    for lane, tokens in held:
+        gate.admit(RequestFacts(prompt_tokens=tokens, lane=lane, max_tokens=1), 0.0)
+    for second in range(10):
+        gate.set_tightening(tightening, float(second))
+    return gate
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(LANES), st.integers(1, 20_000)), max_size=12),
+    st.floats(0, 1),
+    st.sampled_from(LANES),
+)
+def test_what_fits_the_room_gets_in_and_a_token_more_does_not(held, tightening, lane) -> None:
+    room = controller(held, tightening).on_gate(policy, 10.0).lanes[lane].room_tokens
+    over = controller(held, tightening)
+    assert not over.admit(RequestFacts(prompt_tokens=room, lane=lane, max_tokens=1), 10.0).admitted
+    if room > 1:
+        fits = controller(held, tightening)
+        assert fits.admit(RequestFacts(prompt_tokens=room - 1, lane=lane, max_tokens=1), 10.0).admitted
+
+
+@given(st.lists(st.tuples(st.sampled_from(LANES), st.integers(1, 20_000)), max_size=12))
+def test_a_forecast_only_takes_room_and_none_of_premiums(held) -> None:
+    calm, alarmed = (controller(held, level).on_gate(policy, 10.0) for level in (0.0, 1.0))
+    assert (calm.tightening, alarmed.tightening) == (0.0, 1.0)
+    for lane in LANES:
+        assert alarmed.lanes[lane].room_tokens <= calm.lanes[lane].room_tokens
+        assert alarmed.lanes[lane].retry_after_s >= calm.lanes[lane].retry_after_s
+    assert alarmed.lanes["premium"] == calm.lanes["premium"]
+
+
+def test_behind_those_who_wait_there_is_no_room() -> None:
+    gate = controller([("batch", 50_000), ("batch", 5_000)], 0.0)
+    gate.enqueue(RequestFacts(prompt_tokens=59_000, lane="batch", max_tokens=1), 10.0, 5_000.0)
+    told = gate.on_gate(policy, 10.0).lanes["batch"]
+    assert told.room_tokens == 0
+    assert 0 < told.retry_after_s <= 30
+
+
+@pytest.fixture
+def url(bundle_folder: Callable[[float | None], Path]) -> Iterator[str]:
+    app = create_app(Bundle.load(bundle_folder(None)), Settings(rules=RULES), SystemClock())
+    with running(app) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def told(lines: Iterator[str]) -> Policy:
+    """The policy of the next event."""
+    assert next(line for line in lines if line) == "event: policy"
+    return Policy(**json.loads(next(lines).removeprefix("data: ")))
+
+
+def test_a_stream_tells_the_policy_at_once_and_when_it_changes(url: str) -> None:
+    before = Policy(**httpx.get(f"{url}/v1/policy").json())
+    assert before.lanes["premium"].room_tokens == RULES.capacity
+    assert (before.tightening, before.degradation, before.clamp_output_tokens) == (0.0, 0, None)
+    with httpx.stream("GET", f"{url}/v1/policy/stream", timeout=30) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        assert told(lines) == before
+        asked = {"prompt_tokens": 999, "max_tokens": 1, "lane": "premium"}
+        assert httpx.post(f"{url}/v1/admit", json=asked).status_code == 200
+        while (after := told(lines)) == before:
+            pass
+        assert after.lanes["premium"].room_tokens == RULES.capacity - 1_000
