@@ -17,9 +17,10 @@ from features.flows import FlowSeconds, flow_seconds
 from features.returns import waiting_before
 from features.scenarios import Level
 from features.tenants import tenants_before
-from features.ticks import HORIZON_S, TICK_S
+from features.ticks import TICK_S
 from features.windows import (
     CHANNELS,
+    HALF_TICKS,
     HALVES,
     LAG_S,
     LAGS,
@@ -36,8 +37,6 @@ from features.windows import (
 
 STRETCH = 4096
 """Ticks told together: what is known of them all is many times as large as their features."""
-HALF = HORIZON_S[1] // TICK_S // HALVES
-"""Ticks in half of the coming minute."""
 
 
 def channel_seconds(flows: FlowSeconds) -> NDArray[np.int64]:
@@ -136,13 +135,13 @@ def levels_before(
 
 def half_peaks(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     """Highest of the ticks of half a minute before each, (ticks + 1,), NaN where the trace had not begun."""
-    padded = np.concatenate([np.full(HALF, np.nan), ratio])
-    return np.asarray(sliding_window_view(padded, HALF).max(axis=1))
+    padded = np.concatenate([np.full(HALF_TICKS, np.nan), ratio])
+    return np.asarray(sliding_window_view(padded, HALF_TICKS).max(axis=1))
 
 
 def season_peaks(peaks: NDArray[np.float64], ticks: NDArray[np.int64]) -> NDArray[np.float64]:
     """Peaks of earlier cycles at some ticks, (sum(CYCLES), HALVES, n), from `half_peaks`."""
-    ends = 1 + HALF * np.arange(1, HALVES + 1)[:, None]
+    ends = 1 + HALF_TICKS * np.arange(1, HALVES + 1)[:, None]
     return np.asarray(peaks[np.maximum(ticks - cycle_ticks()[:, None, None] + ends, 0)])
 
 

@@ -12,10 +12,11 @@ from features.engine_state import EngineState
 from features.flows import DEFAULT_LANE, LONG_PROMPT_CLASS, MAX_FLOWS, PROMPT_CLASSES
 from features.learned import Endings, Learned, sum_up
 from features.scenarios import Level
-from features.ticks import HORIZON_S, TICK_S
+from features.ticks import TICK_S
 from features.watermark import Watermark
 from features.windows import (
     CHANNELS,
+    HALF_TICKS,
     HALVES,
     LAG_S,
     LAGS,
@@ -38,8 +39,7 @@ _REQUESTS, _WORK, _PROMPT, _LONG_PROMPTS, _REFUSALS, _SQUARES = (
 _LANE_WORK = CHANNELS.index(f"{LANES[0]}_work")
 _WINDOWS = np.array(WINDOWS_S)
 _CYCLES = cycle_ticks()
-_HALF = HORIZON_S[1] // TICK_S // HALVES
-_AHEAD = np.arange(1, HALVES * _HALF + 1).reshape(HALVES, _HALF)
+_AHEAD = np.arange(1, HALVES * HALF_TICKS + 1).reshape(HALVES, HALF_TICKS)
 RING_TICKS = int(_CYCLES.max()) + 1
 """Ticks whose load over baseline is kept: the longest look back at earlier cycles."""
 

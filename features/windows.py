@@ -17,7 +17,7 @@ from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MIN_HISTORY_S, RATIO,
 from features.periods import POINTS_S
 from features.returns import CLASSES
 from features.scenarios import USUAL_SPREAD
-from features.ticks import SLOT_S, SLOTS, TICK_S
+from features.ticks import HORIZON_S, SLOT_S, SLOTS, TICK_S
 
 CHANNELS = (
     "requests",
@@ -45,6 +45,7 @@ CYCLES = (6, 6, 6, 6, 6, 6, 2)
 """How many cycles of each season are looked back on."""
 HALVES = 2
 """The coming minute is looked at in halves: (t, t+30] and (t+30, t+60]."""
+HALF_TICKS = HORIZON_S[1] // TICK_S // HALVES
 
 _LOAD_WINDOWS = (5, 20, 30, 60, 120, 300, 600, 1800)
 _RATE_WINDOWS = (5, 10, 30, 60, 300, 1800)

@@ -8,7 +8,7 @@ offered load. Tenants' quotas stay here: they need a request.
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, get_args
 
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
@@ -63,9 +63,7 @@ def policy(gate: Gate, now_s: float) -> Policy:
         degradation=step,
         clamp_output_tokens=gate.rules.degradation.clamp_output_tokens if step else None,
         lanes={
-            "premium": _lane(gate, gate.lanes.by_name["premium"], tau, pressure, now_s),
-            "standard": _lane(gate, gate.lanes.by_name["standard"], tau, pressure, now_s),
-            "batch": _lane(gate, gate.lanes.by_name["batch"], tau, pressure, now_s),
+            name: _lane(gate, gate.lanes.by_name[name], tau, pressure, now_s) for name in get_args(LaneName)
         },
     )
 

@@ -15,10 +15,11 @@ from models.bundle import Bundle
 from serving import messages, settling, views
 from serving.clock import Clock
 from serving.controller.decide import Controller
-from serving.controller.decision import Decision, RequestFacts
+from serving.controller.decision import Decision
 from serving.controller.waiting import Ticket
 from serving.elsewhere import Elsewhere
 from serving.engine import Engine
+from serving.facts import facts_of
 from serving.guard_state import load_guards, save
 from serving.metering import Meter
 from serving.metrics import Gauges, Metrics
@@ -97,7 +98,7 @@ class Service:
     async def make_room(self, request: messages.AdmitRequest) -> None:
         """Call it before `admit`: where replicas share limits it may wait, up to a deadline, for room."""
         if self.sharing is not None:
-            await self.sharing.make_room(_facts(request))
+            await self.sharing.make_room(facts_of(request))
 
     @property
     def bundle(self) -> Forecasts:
@@ -112,7 +113,7 @@ class Service:
         """Decide on a request; admitted or not, it is offered load."""
         now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
         self._steer(now_s)
-        decision = self.controller.admit(_facts(request), now_s)
+        decision = self.controller.admit(facts_of(request), now_s)
         self._decided(request, decision, self._arrived(request, decision.lane, now_us, now_s), now_us)
         return decision
 
@@ -128,7 +129,7 @@ class Service:
         """
         now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
         self._steer(now_s)
-        answer = self.controller.enqueue(_facts(request), now_s, request.max_wait_ms or 0.0)
+        answer = self.controller.enqueue(facts_of(request), now_s, request.max_wait_ms or 0.0)
         lane = answer.lane.name if isinstance(answer, Ticket) else answer.lane
         offer = self._arrived(request, lane, now_us, now_s)  # offered when it came, however long it waits
         decision = None
@@ -308,18 +309,3 @@ class Service:
         except OSError as error:
             # Deciding goes on; the file from before still holds most of the budget.
             log.error("guard state not saved", extra={"fields": {"reason": str(error)}})
-
-
-def _facts(request: messages.AdmitRequest) -> RequestFacts:
-    return RequestFacts(
-        request.prompt_tokens,
-        request.tenant,
-        request.model,
-        request.lane,
-        request.max_tokens,
-        request.max_completion_tokens,
-        request.n,
-        deadline_ms=request.deadline_ms,
-        cached_tokens=request.cached_tokens,
-        continuation=request.continuation,
-    )

@@ -71,7 +71,7 @@ def run_evaluation(
         typer.Option(envvar="TIDEGATE_TRACES", help="Folder of public traces; else none of them."),
     ] = None,
 ) -> None:
-    """Judge the forecaster on the fixed suite: synthetic, unseen, real and empty traffic; takes hours.
+    """Judge the forecaster on the fixed suite: synthetic, unseen, real and empty traffic; takes an hour.
 
     What is finished is kept: stop it and run it again to go on.
     """

@@ -18,8 +18,9 @@ from serving import settling
 from serving.clock import Clock
 from serving.config.mapping import read_settings
 from serving.controller.decide import Controller
-from serving.controller.decision import Decision, RequestFacts
+from serving.controller.decision import Decision
 from serving.engine import Engine
+from serving.facts import facts_of
 from serving.messages import AdmitRequest, SettleRequest
 from serving.metrics import Gauges, Metrics
 from serving.scraping import Scraping
@@ -95,11 +96,11 @@ class RulesAlone:
     async def make_room(self, request: AdmitRequest) -> None:
         """Where replicas share limits, fetch the room that a request lacks."""
         if self.sharing is not None:
-            await self.sharing.make_room(_facts(request))
+            await self.sharing.make_room(facts_of(request))
 
     def admit(self, request: AdmitRequest) -> Decision:
         """Decide on a request."""
-        decision = self.controller.admit(_facts(request), self.clock.monotonic_s())
+        decision = self.controller.admit(facts_of(request), self.clock.monotonic_s())
         if decision.admitted:
             self._admitted[decision.lane].inc()
         else:
@@ -179,18 +180,3 @@ def jobs(gate: Gate) -> list[Coroutine[Any, Any, None]]:
 async def _tick(service: Any) -> None:
     await service.remember()
     await service.run()
-
-
-def _facts(request: AdmitRequest) -> RequestFacts:
-    return RequestFacts(
-        request.prompt_tokens,
-        request.tenant,
-        request.model,
-        request.lane,
-        request.max_tokens,
-        request.max_completion_tokens,
-        request.n,
-        deadline_ms=request.deadline_ms,
-        cached_tokens=request.cached_tokens,
-        continuation=request.continuation,
-    )

@@ -12,6 +12,7 @@ are bounded, such as that of sessions that were silent for under four minutes.
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ GROWTH_TARGET, OPEN_TARGET = 1.02, 0
 RATE_PER_S = 300
 LOOK_EVERY_S = 5.0
 LEASE_S = 2.0
-PAGE_MIB = 4096 / 2**20
+PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def resident_mib(pid: int) -> float:
