@@ -7,10 +7,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from data.schema import LANES
+
 DECISION_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05)
 
-Gauges = Mapping[str, tuple[str, float | None]]
-"""Name to meaning and value; a value that is not known is left out of the scrape."""
+Gauges = Mapping[str, tuple[str, float | Mapping[str, float] | None]]
+"""Name to meaning and value, or values by lane; one that is not known is left out of the scrape."""
 
 
 class Metrics:
@@ -22,6 +24,13 @@ class Metrics:
         self.refused = self._counter(
             "tidegate_refused", "Requests that Tidegate refused.", ["lane", "reason"]
         )
+        self.refused_by_forecast = self._counter(
+            "tidegate_refused_by_forecast",
+            "Those of the refused that the rules alone would have let in.",
+            ["lane"],
+        )
+        for lane in LANES:  # 0 is known from the start, and rates need it
+            self.refused_by_forecast.labels(lane)
         self.settled = self._counter("tidegate_settled", "Reservations settled.", [])
         self.unsettled = self._counter(
             "tidegate_settle_unknown", "Settlements of unknown, settled or expired reservations.", []
@@ -63,5 +72,10 @@ class Live(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read every gauge that is known."""
         for name, (meaning, value) in self._gauges().items():
-            if value is not None:
+            if isinstance(value, Mapping):
+                family = GaugeMetricFamily(name, meaning, labels=["lane"])
+                for lane, each in value.items():
+                    family.add_metric([lane], each)
+                yield family
+            elif value is not None:
                 yield GaugeMetricFamily(name, meaning, value=value)

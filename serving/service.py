@@ -277,6 +277,8 @@ class Service:
         self.offered.finish(offer, now_us, None, None, refused=True)
         if decision.reason is not None:
             self.metrics.refused.labels(decision.lane, decision.reason).inc()
+            if decision.tightened:
+                self.metrics.refused_by_forecast.labels(decision.lane).inc()
 
     def _left(self, lane: str) -> Decision:
         """What is noted of a client that left while it waited: neither let in nor refused."""

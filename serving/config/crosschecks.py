@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from data.config import Section, Telemetry
 from data.schema import LANES
 from serving.config.faults import Fault, dotted
-from serving.config.overload import CacheEviction, Degradation
+from serving.config.overload import Breach, CacheEviction, Degradation
 from serving.config.scrub import scrubbed
 from serving.config.sections import Backpressure, Lane
 from serving.config.yaml_file import Place
@@ -59,6 +59,12 @@ def degradation(told: Degradation) -> Iterator[Fault]:
         if smaller in told.smaller_models:
             place = ("degradation", "smaller_models", model)
             yield _fault(place, f"must name a model that isn't swapped itself; got {smaller!r}")
+
+
+def breach(told: Breach) -> Iterator[Fault]:
+    """A breach begins at a larger share than it ends at."""
+    if told.ends_under > told.begins_over:
+        yield _over("breach", told, "ends_under", "begins_over")
 
 
 def cache_eviction(told: CacheEviction) -> Iterator[Fault]:

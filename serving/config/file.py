@@ -12,7 +12,7 @@ from data.readers.mapped import mapped_format
 from data.schema import LANES
 from serving.config import crosschecks
 from serving.config.faults import Fault, dotted, faults_of
-from serving.config.overload import CacheEviction, Degradation, KvHeadroom
+from serving.config.overload import Breach, CacheEviction, Degradation, KvHeadroom
 from serving.config.profile import find_profile
 from serving.config.sections import Backpressure, Engine, Lane, Reservations, Service, Tightening
 from serving.config.shared import Shared, crosscheck
@@ -62,6 +62,7 @@ class File(Section):
     kv_headroom: KvHeadroom = Field(
         default=KvHeadroom(), description="What failures for want of KV blocks do."
     )
+    breach: Breach = Field(default=Breach(), description="When a lane that is late clamps its answers.")
     cache_eviction: CacheEviction = Field(default=CacheEviction(), description="Which KV blocks leave first.")
     shared: Shared | None = Field(
         default=None, description="Limits that replicas hold together. null: this process alone."
@@ -96,6 +97,7 @@ def _between(file: File) -> list[Fault]:
         *crosschecks.lanes(file.priority_queues),
         *crosschecks.backpressure(file.backpressure),
         *crosschecks.degradation(file.degradation),
+        *crosschecks.breach(file.breach),
         *crosschecks.cache_eviction(file.cache_eviction),
         *crosscheck(file.shared),
     ]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from serving.controller.breach import BreachRules
 from serving.controller.degradation import DegradationRules
 from serving.controller.eviction.settings import EvictionRules
 from serving.controller.kv_headroom import HeadroomRules
@@ -27,6 +28,7 @@ _DEFAULTS = {
     "Rules": Rules(),
     "DegradationRules": DegradationRules(),
     "HeadroomRules": HeadroomRules(),
+    "BreachRules": BreachRules(),
     "EvictionRules": EvictionRules(),
     "TenantLimits": TenantLimits(),
     "Settings": Settings(),

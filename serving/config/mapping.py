@@ -7,6 +7,7 @@ from serving.config.keys import arguments
 from serving.config.overload import CacheEviction, Degradation, parse_trigger
 from serving.config.profile import find_profile
 from serving.config.tenants import Tenant
+from serving.controller.breach import BreachRules
 from serving.controller.degradation import DegradationRules
 from serving.controller.eviction.settings import EvictionRules, LoadBands, TenantBlocks
 from serving.controller.kv_headroom import HeadroomRules
@@ -73,6 +74,7 @@ def to_rules(file: File, folder: Path) -> Rules:
     told["tenants"] = {name: to_tenant_limits(tenant) for name, tenant in file.tenants.by_name.items()}
     told["engine"] = find_profile(file.engine.profile, folder)
     told["degradation"] = to_degradation_rules(file.degradation)
+    told["breach"] = BreachRules(**arguments(file.breach, "BreachRules"))
     told["headroom"] = HeadroomRules(**arguments(file.kv_headroom, "HeadroomRules"))
     return Rules(**told)
 

@@ -124,6 +124,32 @@ class KvHeadroom(Section):
     )
 
 
+class Breach(Section):
+    """When a lane misses its target for the first token so often that its answers are clamped."""
+
+    memory_s: Float = key(
+        "BreachRules.memory_s",
+        "Time over which settlements are forgotten; a breach outlasts the last sign of it by as long.",
+        gt=0,
+    )
+    least_requests: Float = key(
+        "BreachRules.least_requests",
+        "Settlements, of those remembered, without which nothing is said.",
+        "requests",
+        gt=0,
+    )
+    begins_over: Float = key(
+        "BreachRules.begins_over",
+        "Share of them that missed sla_ms over which a breach begins; 1: never.",
+        "share",
+        gt=0,
+        le=1,
+    )
+    ends_under: Float = key(
+        "BreachRules.ends_under", "Share that missed it under which a breach is over.", "share", gt=0, le=1
+    )
+
+
 class TenantBlocks(Section):
     """KV blocks of one tenant."""
 

@@ -56,7 +56,7 @@ class Lane:
         self.drain = Drain(rule.weight * engine_tokens_per_s, rules.drain_memory_s, self.share_tokens // 2)
         self.returns = Returns(random)
         self.claims = Claims()
-        self.breach = Breach()
+        self.breach = Breach(rules.breach)
         self.admitted = 0
         self.refused: Counter[Reason] = Counter()
         self.tightened = 0

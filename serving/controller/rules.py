@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from data.errors import InputError
 from data.schema import LANES
+from serving.controller.breach import BreachRules
 from serving.controller.degradation import DegradationRules
 from serving.controller.engine_model import H100, EngineProfile
 from serving.controller.kv_headroom import HeadroomRules
@@ -64,6 +65,7 @@ class Rules:
         aged_after: share of its longest wait after which nothing passes a request any more.
         degradation: when an overloaded engine degrades requests, and how.
         headroom: how failures for want of KV blocks shrink the capacity.
+        breach: when a lane that misses its target clamps its answers.
 
     """
 
@@ -96,6 +98,7 @@ class Rules:
     aged_after: float = 0.5
     degradation: DegradationRules = field(default_factory=DegradationRules)
     headroom: HeadroomRules = field(default_factory=HeadroomRules)
+    breach: BreachRules = field(default_factory=BreachRules)
 
     def __post_init__(self) -> None:
         for name in _OVER_ZERO:

@@ -344,6 +344,9 @@ def test_an_alarm_tightens_the_gate_and_says_so(active: Bundle) -> None:
         assert answer.json()["tightening"] > 0.0
     assert answer.headers["x-tidegate-tightened"] == "true"
     assert "forecast burst" in answer.json()["error"]["message"]
+    counted = client.service.metrics.registry.get_sample_value
+    assert counted("tidegate_refused_by_forecast_total", {"lane": "batch"}) == 1.0
+    assert counted("tidegate_lane_breached", {"lane": "batch"}) == 0.0
     client.clock.advance(15.1)
     assert client.get("/v1/forecast")["state"] == "late"
     client.service.tick()

@@ -12,6 +12,7 @@ from data.errors import InputError
 from serving.config.explain import entries
 from serving.config.file import File, read
 from serving.config.mapping import read_eviction_rules, read_settings, to_settings
+from serving.controller.breach import BreachRules
 from serving.controller.degradation import DegradationRules
 from serving.controller.engine_model import A100
 from serving.controller.eviction.settings import EvictionRules, TenantBlocks
@@ -78,6 +79,7 @@ def test_each_section_reaches_its_rules(tmp_path):
             tightening: {max_change_per_s: 0.1}
             degradation: {trigger: gpu_util > 0.8 or queue_depth > 1_000, smaller_models: {big: small}}
             kv_headroom: {floor: 0.6}
+            breach: {begins_over: 0.5, memory_s: 60}
             """,
         )
     )
@@ -101,6 +103,7 @@ def test_each_section_reaches_its_rules(tmp_path):
     assert (rules.degradation.queue_depth_above, rules.degradation.gpu_util_above) == (1_000, 0.8)
     assert rules.degradation.smaller_models == {"big": "small"}
     assert rules.headroom.floor == 0.6
+    assert rules.breach == BreachRules(memory_s=60, begins_over=0.5)
 
 
 def test_eviction_reaches_its_rules(tmp_path):
@@ -126,18 +129,29 @@ def test_a_profile_is_sought_beside_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     "owner",
-    [Rules, TenantLimits, Quota, DegradationRules, HeadroomRules, EvictionRules, Settings, SharedSettings],
+    [
+        Rules,
+        TenantLimits,
+        Quota,
+        DegradationRules,
+        HeadroomRules,
+        BreachRules,
+        EvictionRules,
+        Settings,
+        SharedSettings,
+    ],
 )
 def test_every_setting_has_a_key(owner):
     told = {
         entry.sets.partition(".")[2] for entry in entries() if entry.sets.startswith(f"{owner.__name__}.")
     }
     by_hand = {
-        Rules: {"premium", "standard", "batch", "degradation", "headroom"},
+        Rules: {"premium", "standard", "batch", "degradation", "headroom", "breach"},
         DegradationRules: {"queue_depth_above", "gpu_util_above"},  # both stand in the trigger
         TenantLimits: set(),
         Quota: set(),
         HeadroomRules: set(),
+        BreachRules: set(),
         EvictionRules: {"bands", "rebuild_cost"},  # the cost is a function: code gives it
         Settings: {
             "rules",

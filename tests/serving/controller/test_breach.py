@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from data.errors import InputError
 from data.schema import LANES
-from serving.controller.breach import MEMORY_S, Breach
+from serving.controller.breach import Breach, BreachRules
 from serving.controller.decide import Controller
 from serving.controller.decision import Decision, RequestFacts
 from serving.controller.rules import Rules
@@ -69,7 +70,7 @@ def test_the_rest_of_an_answer_that_a_breach_clamped_can_be_asked_for():
 
 
 def test_few_misses_say_nothing_and_a_breach_ends_when_targets_are_met_or_nothing_is_heard():
-    few, over, silent = Breach(), Breach(), Breach()
+    few, over, silent = (Breach(BreachRules()) for _ in range(3))
     for _ in range(9):
         few.note(missed=True, now_s=0.0)
     for breach in (over, silent):
@@ -80,11 +81,11 @@ def test_few_misses_say_nothing_and_a_breach_ends_when_targets_are_met_or_nothin
 
     assert few.until_s < 0
     assert over.until_s < 0
-    assert silent.until_s == MEMORY_S
+    assert silent.until_s == BreachRules().memory_s
 
 
 def test_a_share_between_the_bounds_keeps_what_stands():
-    calm, breached = Breach(), Breach()
+    calm, breached = Breach(BreachRules()), Breach(BreachRules())
     for _ in range(20):
         breached.note(missed=True, now_s=0.0)
     for number in range(600):
@@ -93,3 +94,27 @@ def test_a_share_between_the_bounds_keeps_what_stands():
 
     assert calm.until_s < 0
     assert breached.until_s > 120.0
+
+
+def test_bounds_are_rules_and_a_share_of_1_never_breaches():
+    quick = make(breach=BreachRules(memory_s=5.0, least_requests=3.0))
+    never = make(breach=BreachRules(begins_over=1.0))
+    for controller, count in ((quick, 3), (never, 100)):
+        served(controller, "standard", 10_000.0, count)
+
+    assert [quick.snapshot(at_s).lanes["standard"].breached for at_s in (4.0, 6.0)] == [True, False]
+    assert not never.snapshot(1.0).lanes["standard"].breached
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"memory_s": 0.0}, "breach.memory_s must be over 0"),
+        ({"least_requests": float("inf")}, "breach.least_requests must be over 0 and finite"),
+        ({"begins_over": 1.5}, r"breach.begins_over must be in \(0, 1\]; got 1.5"),
+        ({"begins_over": 0.1, "ends_under": 0.2}, "ends_under must be over 0 and not over begins_over"),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(told, message):
+    with pytest.raises(InputError, match=message):
+        BreachRules(**told)
