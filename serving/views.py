@@ -159,6 +159,10 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             "The lane misses its target for the first token so often that its answers are clamped.",
             {name: float(lane.breached) for name, lane in gate.lanes.items()},
         ),
+        "tidegate_lane_breached": (
+            "The lane misses its target for the first token so often that its answers are clamped.",
+            {name: float(lane.breached) for name, lane in gate.lanes.items()},
+        ),
         "tidegate_open_continuations": (
             "Clamped answers whose rest may be asked for.",
             float(gate.continuations),
