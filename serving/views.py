@@ -3,7 +3,6 @@
 import math
 from datetime import UTC, datetime
 
-from models.guard.intervals import Estimate
 from models.guard.skill import SkillGate
 from models.guard.tripwire import TRIPS_AT, TripWire
 from serving import messages
@@ -47,21 +46,14 @@ def report(predictor: Predictor, clock: Clock) -> messages.ReportResponse:
     status = predictor.status(clock.wall_us(), clock.monotonic_s())
     tally, ledger = predictor.meter.tally(), predictor.guard.ledger
     return messages.ReportResponse(
-        false_alarm_rate=tally.false_alarm_rate.value,
-        strict_false_alarm_rate=tally.strict_false_alarm_rate.value,
-        recall=tally.recall.value,
+        false_alarm_rate=tally.false_alarm_rate,
+        strict_false_alarm_rate=tally.strict_false_alarm_rate,
+        recall=tally.recall,
         random_recall=tally.random_recall,
         base_rate=tally.base_rate,
         alarm_share=tally.alarm_share,
-        precision=tally.precision.value,
+        precision=tally.precision,
         lead_s=tally.lead_s(),
-        intervals=messages.Intervals(
-            false_alarm_rate=_interval(tally.false_alarm_rate),
-            strict_false_alarm_rate=_interval(tally.strict_false_alarm_rate),
-            recall=_interval(tally.recall),
-            precision=_interval(tally.precision),
-        ),
-        rests_on=tally.rests_on,
         counts=messages.Counts(
             ticks=tally.ticks,
             eligible_ticks=tally.eligible,
@@ -159,10 +151,6 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             "The lane misses its target for the first token so often that its answers are clamped.",
             {name: float(lane.breached) for name, lane in gate.lanes.items()},
         ),
-        "tidegate_lane_breached": (
-            "The lane misses its target for the first token so often that its answers are clamped.",
-            {name: float(lane.breached) for name, lane in gate.lanes.items()},
-        ),
         "tidegate_open_continuations": (
             "Clamped answers whose rest may be asked for.",
             float(gate.continuations),
@@ -191,9 +179,9 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             float(predictor.blind is not None),
         ),
         "tidegate_tick_age_seconds": ("Time since the last tick.", predictor.tick_age_s(now_s)),
-        "tidegate_false_alarm_rate": ("Of the last day, matured.", tally.false_alarm_rate.value),
-        "tidegate_recall": ("Of the last day, matured.", tally.recall.value),
-        "tidegate_precision": ("Of the last day, matured.", tally.precision.value),
+        "tidegate_false_alarm_rate": ("Of the last day, matured.", tally.false_alarm_rate),
+        "tidegate_recall": ("Of the last day, matured.", tally.recall),
+        "tidegate_precision": ("Of the last day, matured.", tally.precision),
         "tidegate_ledger_remaining_ticks": (
             "Alarm ticks left in the budget.",
             float(guard.ledger.remaining()),
@@ -215,12 +203,6 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             float(predictor.offered.live.late),
         ),
     }
-
-
-def _interval(estimate: Estimate) -> messages.Interval | None:
-    if estimate.low is None or estimate.high is None:
-        return None
-    return messages.Interval(low=estimate.low, high=estimate.high)
 
 
 def _skill(gate: SkillGate | None) -> messages.SkillReport | None:
