@@ -6,14 +6,13 @@ gateway's configuration sets. Without keys everything is open; then the service 
 unless its operator says otherwise (serving.server).
 """
 
-from collections.abc import Sequence
-
 from prometheus_client import CollectorRegistry, Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving import keys, problems
 from serving.clock import Clock
+from serving.key_ring import KeyRing
 from serving.recording import Rarely
 
 OPEN = ("/healthz", "/readyz")
@@ -49,12 +48,10 @@ def needed(method: str, path: str) -> keys.Scope | None:
 class Access:
     """ASGI middleware that answers 401 without a known key and 403 where its scopes don't reach."""
 
-    def __init__(
-        self, app: ASGIApp, accepted: Sequence[keys.Key], clock: Clock, registry: CollectorRegistry
-    ) -> None:
-        """Accept these keys; with none everything is open."""
+    def __init__(self, app: ASGIApp, ring: KeyRing, clock: Clock, registry: CollectorRegistry) -> None:
+        """Accept the keys of a ring; with none everything is open."""
         self.app = app
-        self.accepted = tuple(accepted)
+        self.ring = ring
         self._denied = Counter(
             "tidegate_denied",
             "Calls without a key, with an unknown one, or with one that is not for this.",
@@ -66,11 +63,11 @@ class Access:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call on, or answer it."""
         need = needed(scope["method"], scope["path"]) if scope["type"] == "http" else None
-        if not self.accepted or need is None:
+        if not self.ring.keys or need is None:
             await self.app(scope, receive, send)
             return
         presented = _presented(Headers(scope=scope), scope["path"])
-        key = None if presented is None else keys.owner_of(self.accepted, presented)
+        key = None if presented is None else keys.owner_of(self.ring.keys, presented)
         if key is not None and need in key.scopes:
             await self.app(scope, receive, send)
             return

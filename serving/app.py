@@ -22,6 +22,7 @@ from serving.clock import Clock
 from serving.controller.decision import Decision
 from serving.gateways import nginx
 from serving.gateways.envoy_authz import EnvoyAuthz
+from serving.key_ring import KeyRing
 from serving.limits import Limits
 from serving.messages import (
     AdmitRequest,
@@ -125,11 +126,13 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     """
     service = Service(bundle, settings, clock)
     bundles = Bundles(service)
+    registry = service.metrics.registry
+    ring = KeyRing(settings.keys, settings.key_file, clock, registry)
 
     @contextlib.asynccontextmanager
     async def ticking(_: FastAPI) -> AsyncIterator[None]:
         await service.remember()
-        tasks = [asyncio.create_task(service.run())]
+        tasks = [asyncio.create_task(service.run()), asyncio.create_task(ring.watch())]
         if service.recording:
             tasks.append(asyncio.create_task(service.recording.run()))
         if settings.watch_bundle is not None:
@@ -160,8 +163,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     problems.install(app)
     app.add_middleware(problems.BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(EnvoyAuthz, service=service)  # outside the bound: a long body is no refusal there
-    registry = service.metrics.registry
-    app.add_middleware(Access, accepted=settings.keys, clock=clock, registry=registry)
+    app.add_middleware(Access, ring=ring, clock=clock, registry=registry)
     app.add_middleware(
         Limits,
         max_url_bytes=settings.max_url_bytes,

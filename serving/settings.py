@@ -36,6 +36,7 @@ class Settings:
         bundles: folder whose bundles POST /v1/bundle may load; None lets it load none.
         watch_bundle: folder, or link to one, whose bundle is loaded whenever another one stands there.
         keys: who may call what; with none, everyone may call everything.
+        key_file: file that keys are read from again whenever it changes.
         max_url_bytes: longest path and query that are answered.
         max_header_bytes: most that the headers of a request may hold.
         max_requests: that are answered at one time.
@@ -61,6 +62,7 @@ class Settings:
     bundles: Path | None = None
     watch_bundle: Path | None = None
     keys: tuple[Key, ...] = ()
+    key_file: Path | None = None
     max_url_bytes: int = 8 * 1024
     max_header_bytes: int = 32 * 1024
     max_requests: int = 1_000

@@ -162,7 +162,10 @@ def serve(
         bool, typer.Option("--watch-bundle", help="Load what --bundle points to whenever that changes.")
     ] = False,
     keys: Annotated[
-        Path | None, typer.Option(help="File of keys, NAME SCOPES KEY a line; TIDEGATE_KEYS adds to it.")
+        Path | None,
+        typer.Option(
+            help="File of keys, NAME SCOPES KEY a line, read again when it changes; TIDEGATE_KEYS adds."
+        ),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond loopback though callers need no key there.")
@@ -190,5 +193,6 @@ def serve(
         bundles=bundles,
         watch_bundle=bundle if watch_bundle else None,
         keys=read_keys(keys, os.environ),
+        key_file=keys,
     )
     run(bundle, settings, host, port, drain_s=drain_s, insecure=insecure)

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from serving.access import Access, needed
 from serving.clock import ManualClock
+from serving.key_ring import KeyRing
 from serving.keys import parse
 
 EDGE, OPS, DASH = "e" * 40, "o" * 40, "d" * 40
@@ -20,7 +21,8 @@ async def anything(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def call(method: str, path: str, headers: dict[str, str], keys: list = KEYS) -> httpx.Response:
-    app = Access(anything, keys, ManualClock(), CollectorRegistry())
+    clock, registry = ManualClock(), CollectorRegistry()
+    app = Access(anything, KeyRing(tuple(keys), None, clock, registry), clock, registry)
 
     async def send() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:

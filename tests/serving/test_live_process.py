@@ -173,6 +173,41 @@ def test_a_stop_drains_and_nothing_that_was_logged_holds_a_key_or_a_tenant(
         assert secret not in log
 
 
+def test_keys_are_rotated_without_a_restart_and_a_broken_file_locks_nobody_out(
+    tmp_path: Path, root: Path
+) -> None:
+    keys, new = tmp_path / "keys", "new-" + "n" * 40
+
+    def put(text: str) -> None:
+        (tmp_path / "next").write_text(text)
+        (tmp_path / "next").chmod(0o600)
+        (tmp_path / "next").replace(keys)
+
+    def status(service: Live, key: str) -> int:
+        with service.client(key) as client:
+            return client.post("/v1/admit", json={"prompt_tokens": 10}).status_code
+
+    ops = f"ops control,read {OPS}\n"
+    with live(tmp_path, "--bundle", str(root / "a")) as service:
+        assert [status(service, key) for key in (EDGE, new)] == [200, 401]
+        put(f"{ops}edge admit {EDGE}\nedge admit {new}\n")
+        service.until(lambda _: status(service, new) == 200)
+        assert status(service, EDGE) == 200
+        put(f"{ops}edge admit {new}\n")
+        service.until(lambda _: status(service, EDGE) == 401)
+        assert status(service, new) == 200
+        put(f"{ops}edge admit {new[:20]}\n")
+        service.until(lambda client: "tidegate_key_file_refused 1.0" in client.get("/metrics").text)
+        assert status(service, new) == 200
+        service.process.kill()
+        service.reader.join(timeout=10)
+    log = "".join(service.log)
+    assert '"keys changed"' in log
+    assert '"key file refused; the keys from before go on"' in log
+    for secret in (EDGE, OPS, new, new[:20]):
+        assert secret not in log
+
+
 def test_a_head_that_never_ends_is_hung_up_on_and_others_are_served(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def test_every_setting_has_a_key(owner):
             "bundles",
             "watch_bundle",
             "keys",
+            "key_file",
         },  # rules, lake, scrape and shared have sections; the others are options of the command
         SharedSettings: set(),
     }[owner]
