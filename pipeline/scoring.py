@@ -13,15 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from data.errors import InputError
 from features import ticks as labels
 from features.ticks import HORIZON_S, TICK_S
+from models.guard.intervals import BLOCK_S, RESAMPLES, Blocks, Estimate
 
 STAND_S = 10
 """An alarm anticipates an onset only if it still stands at the ticks of these last seconds."""
 EPISODE_S = 75
 """An alarm episode was right when an onset follows its start within this time."""
-INTERVAL = (0.05, 0.95)
-"""Quantiles of the bootstrap that bound a 90 % interval."""
-MIN_BLOCKS = 5
-"""Fewer blocks than this say too little about the spread between blocks: no interval, and no claim."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,15 +58,6 @@ class Ticks:
     def labels(self) -> labels.Ticks:
         """The same ticks without alarms: which are positive, late and negative."""
         return labels.Ticks(self.t_s, self.eligible, self.next_onset_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A share and its 90 % interval; None where unknown."""
-
-    value: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +108,14 @@ class Scores:
 
 
 def score(
-    ticks: Ticks, onsets: ArrayLike, *, blocks_s: int = 3600, resamples: int = 1000, seed: int
+    ticks: Ticks, onsets: ArrayLike, *, blocks_s: int = BLOCK_S, resamples: int = RESAMPLES, seed: int
 ) -> Scores:
     """Score the alarms of a span against its onsets (seconds, any order).
 
-    Intervals are 90 %, by block bootstrap: whole blocks of ``blocks_s`` are drawn with replacement, and the
-    ratio is taken of the drawn sums. There is none where fewer than 5 blocks hold anything to count. Where
-    all blocks agree (no false alarm at all, say) the bootstrap sees no spread and the interval has no width.
+    Intervals are 90 %, by a bootstrap over blocks of ``blocks_s`` (models.guard.intervals).
     """
     known, kinds = scorable(ticks, onsets), ticks.labels
-    blocks = Blocks(ticks.t_s, blocks_s, resamples, seed)
+    blocks = Blocks(ticks.t_s, blocks_s, resamples, seed=seed)
     strict = kinds.negative | kinds.late
     starts = _starts(ticks.alarm)
     episodes = starts & ticks.eligible
@@ -219,31 +205,6 @@ def random_recall(ticks: Ticks, onsets: ArrayLike) -> float | None:
     between = float((stands & early).mean())
     exact = float((stands & (early | np.roll(alarm, farthest))).mean())
     return on_grid * exact + (1.0 - on_grid) * between
-
-
-class Blocks:
-    """Blocks of a span and how often each resample draws each of them, (resamples, blocks)."""
-
-    def __init__(self, t_s: Ints, blocks_s: int, resamples: int, seed: int) -> None:
-        self._first_s, self._blocks_s = int(t_s[0]), blocks_s
-        self._count = int(t_s[-1] - t_s[0]) // blocks_s + 1
-        even = np.full(self._count, 1.0 / self._count)
-        self._draws = np.random.default_rng(seed).multinomial(self._count, even, resamples)
-
-    def ratio_of(self, at_s: Ints, part: ArrayLike, whole: NDArray[np.bool_]) -> Estimate:
-        """Sum of ``part`` where ``whole`` / count of ``whole``; each item lies in the block of ``at_s``."""
-        block = (at_s - self._first_s) // self._blocks_s
-        parts = np.bincount(block, np.where(whole, part, 0), self._count)
-        wholes = np.bincount(block, whole, self._count)
-        if not wholes.any():
-            return Estimate(None, None, None)
-        value = float(parts.sum() / wholes.sum())
-        if np.count_nonzero(wholes) < MIN_BLOCKS:
-            return Estimate(value, None, None)
-        drawn, drawn_whole = self._draws @ parts, self._draws @ wholes
-        counts = drawn_whole > 0
-        low, high = np.quantile(drawn[counts] / drawn_whole[counts], INTERVAL)
-        return Estimate(value, float(low), float(high))
 
 
 def _starts(alarm: NDArray[np.bool_]) -> NDArray[np.bool_]:

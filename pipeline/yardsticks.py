@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 
 from data.errors import InputError
 from features.ticks import HORIZON_S
-from pipeline.scoring import Blocks, Estimate, Floats, Ticks, anticipated, crest, scorable, share_of
+from models.guard.intervals import Blocks, Estimate
+from pipeline.scoring import Floats, Ticks, anticipated, crest, scorable, share_of
 
 CAUSE_S = (-90, 5)
 """A cause that starts this long before (after) an onset may explain it."""
@@ -92,7 +93,7 @@ def difference(
         raise InputError("Contenders must be compared over the same ticks; score them over one span.")
     x = scorable(a, onsets)
     gain = anticipated(a, x).astype(np.int64) - anticipated(b, x)
-    found = Blocks(a.t_s, blocks_s, resamples, seed).ratio_of(x, gain, np.ones(len(x), dtype=np.bool_))
+    found = Blocks(a.t_s, blocks_s, resamples, seed=seed).ratio_of(x, gain, np.ones(len(x), dtype=np.bool_))
     claim: Claim = "no difference"
     if found.low is not None and found.low > 0:
         claim = "better"

@@ -303,6 +303,27 @@ class Counts(_Message):
     right_alarm_episodes: int
 
 
+class Interval(_Message):
+    """Ends of a 90 % interval, by a bootstrap over hours."""
+
+    low: float
+    high: float
+
+
+class Intervals(_Message):
+    """How far the rates of a report can be relied on.
+
+    Null where nothing has matured, or what is counted (calm ticks, onsets, episodes) lies in fewer than 5
+    hours: these say too little about the spread between hours. Where all hours agree the interval has no
+    width; how little that may rest on stands in ``rests_on``.
+    """
+
+    false_alarm_rate: Interval | None
+    strict_false_alarm_rate: Interval | None
+    recall: Interval | None
+    precision: Interval | None
+
+
 class LedgerReport(_Message):
     """The false-alarm budget."""
 

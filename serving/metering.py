@@ -1,4 +1,4 @@
-"""Live outcomes: ticks and onsets judged once they have matured, and the numbers that they give."""
+"""Live outcomes: ticks and onsets judged once they have matured."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from features.bursts import BASELINE_LAG_S, MEAN_WINDOW_S, MERGE_GAP_S, burst_seconds, events
 from features.ticks import HORIZON_S, TICK_S, WARMUP_S, label_ticks
 from serving.live_work import KEEP_S, LiveWork
+from serving.tally import Outcomes, Tally, count
 
 OUTPUT_DELAY_S = 60
 """Outputs have this long to arrive after a tick's horizon has passed."""
@@ -18,9 +19,6 @@ WINDOW_S = KEEP_S - MATURE_S
 KNOWN_AFTER_S = MEAN_WINDOW_S + BASELINE_LAG_S
 """In a window that starts in the middle of the traffic, burst seconds are known from this one on."""
 REPORT_S = 86_400
-EPISODE_S = 75
-"""An alarm episode is right when an onset follows its start within this time."""
-LEAD_QUANTILES = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,69 +58,6 @@ class Matured:
         return self.eligible and self.next_onset_s is not None and not self.late
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Matured counts, and the rates that follow from them; None where nothing has matured to tell.
-
-    ``alarms`` counts eligible ticks in alarm; ``releasing`` negative ticks without one at which the gate was
-    not back yet from the alarm before. ``random_recall`` is the recall to expect of the same alarms, moved
-    by a random time.
-    """
-
-    ticks: int
-    eligible: int
-    negatives: int
-    lates: int
-    positives: int
-    false_alarms: int
-    late_alarms: int
-    releasing: int
-    onsets: int
-    anticipated: int
-    alarms: int
-    episodes: int
-    right_episodes: int
-    leads_s: tuple[int, ...]
-    random_recall: float | None
-
-    @property
-    def false_alarm_rate(self) -> float | None:
-        """Share of negative ticks in alarm."""
-        return _share(self.false_alarms, self.negatives)
-
-    @property
-    def strict_false_alarm_rate(self) -> float | None:
-        """Share of negative and late ticks in alarm."""
-        return _share(self.false_alarms + self.late_alarms, self.negatives + self.lates)
-
-    @property
-    def base_rate(self) -> float | None:
-        """Share of eligible ticks that are positive."""
-        return _share(self.positives, self.eligible)
-
-    @property
-    def alarm_share(self) -> float | None:
-        """Share of eligible ticks in alarm."""
-        return _share(self.alarms, self.eligible)
-
-    @property
-    def recall(self) -> float | None:
-        """Share of onsets with an alarm 60 to 30 s before that stood until the onset."""
-        return _share(self.anticipated, self.onsets)
-
-    @property
-    def precision(self) -> float | None:
-        """Share of alarm episodes that an onset followed within 75 s."""
-        return _share(self.right_episodes, self.episodes)
-
-    def lead_s(self) -> dict[str, float] | None:
-        """Quantiles of the time from the start of an alarm to the onset that it anticipated."""
-        if not self.leads_s:
-            return None
-        found = np.quantile(self.leads_s, LEAD_QUANTILES)
-        return {f"p{round(100 * q)}": float(lead) for q, lead in zip(LEAD_QUANTILES, found, strict=True)}
-
-
 class Meter:
     """Judges each tick a minute after its horizon has passed, by the definitions that labels use.
 
@@ -134,7 +69,7 @@ class Meter:
         self.capacity_tokens_per_s = capacity_tokens_per_s
         self._waiting: deque[tuple[int, bool, bool]] = deque()
         self._holes: deque[tuple[int, int]] = deque()
-        self._ticks: deque[Matured] = deque()
+        self._past = Outcomes.none()
         self._onsets: deque[int] = deque()
         self._tally: Tally | None = None
         self._settled_until_s = WARMUP_S  # onsets up to here are counted or left out for good
@@ -178,7 +113,7 @@ class Meter:
             eligible = bool(labels.eligible[index]) and t_s >= WARMUP_S
             eligible = eligible and not self.touched(t_s, HORIZON_S[1])
             matured.append(Matured(t_s, alarm, tightened, eligible, t_s + ahead_s if within else None))
-        self._ticks.extend(matured)
+        self._past = self._past.then(_outcomes(matured))
         self._tally = None
         self._count_onsets(found.onset_s + start_s, matured[-1].t_s + HORIZON_S[1])
         self._forget(now_s)
@@ -187,44 +122,9 @@ class Meter:
     def tally(self) -> Tally:
         """Count what matured over the last day; counted anew when more has."""
         if self._tally is None:
-            self._tally = self._count()
+            onset_s = np.array(self._onsets, dtype=np.int64)
+            self._tally = count(self._past, onset_s, self._settled_until_s)
         return self._tally
-
-    def _count(self) -> Tally:
-        t_s = np.array([tick.t_s for tick in self._ticks], dtype=np.int64)
-        alarm = np.array([tick.alarm for tick in self._ticks], dtype=np.bool_)
-        onsets = np.array(self._onsets, dtype=np.int64)
-        alarm_s = t_s[alarm]
-        starts = alarm_s[np.diff(alarm_s, prepend=-2 * TICK_S) > TICK_S]
-        # An onset counts when the ticks of its last minute have matured as well.
-        counted = [x for x in onsets.tolist() if t_s[0] <= x - HORIZON_S[1] and x <= t_s[-1]]
-        leads = [lead for x in counted if (lead := _lead_s(x, t_s, alarm, starts)) is not None]
-        eligible = {tick.t_s for tick in self._ticks if tick.eligible}
-        ripe = [
-            start
-            for start in starts.tolist()
-            if start in eligible and start + EPISODE_S <= self._settled_until_s
-        ]
-        right = sum(bool(np.any((onsets > start) & (onsets <= start + EPISODE_S))) for start in ripe)
-        negatives = [tick for tick in self._ticks if tick.negative]
-        lates = [tick for tick in self._ticks if tick.late]
-        return Tally(
-            ticks=len(self._ticks),
-            eligible=len(eligible),
-            negatives=len(negatives),
-            lates=len(lates),
-            positives=sum(tick.positive for tick in self._ticks),
-            false_alarms=sum(tick.alarm for tick in negatives),
-            late_alarms=sum(tick.alarm for tick in lates),
-            releasing=sum(tick.tightened and not tick.alarm for tick in negatives),
-            onsets=len(counted),
-            anticipated=len(leads),
-            episodes=len(ripe),
-            alarms=sum(tick.alarm for tick in self._ticks if tick.eligible),
-            right_episodes=right,
-            leads_s=tuple(leads),
-            random_recall=_random_recall(alarm) if counted else None,
-        )
 
     def _count_onsets(self, onset_s: NDArray[np.int64], until_s: int) -> None:
         """Count the onsets up to ``until_s`` for good."""
@@ -235,32 +135,19 @@ class Meter:
         self._settled_until_s = max(self._settled_until_s, until_s)
 
     def _forget(self, now_s: int) -> None:
-        while self._ticks and self._ticks[0].t_s <= now_s - REPORT_S:
-            self._ticks.popleft()
+        self._past = self._past.after(now_s - REPORT_S)
         while self._onsets and self._onsets[0] <= now_s - REPORT_S:
             self._onsets.popleft()
         while self._holes and self._holes[0][1] < now_s - WINDOW_S:
             self._holes.popleft()
 
 
-def _lead_s(
-    x: int, t_s: NDArray[np.int64], alarm: NDArray[np.bool_], starts: NDArray[np.int64]
-) -> int | None:
-    """Time from the start of the alarm that anticipated an onset to the onset; None when none did."""
-    nearest_s, farthest_s = HORIZON_S
-    early = alarm[(t_s >= x - farthest_s) & (t_s <= x - nearest_s)]
-    last = alarm[(t_s > x - 2 * TICK_S) & (t_s <= x)]
-    if not early.any() or not len(last) or not last.all():
-        return None
-    return x - int(starts[np.searchsorted(starts, x, "right") - 1])
-
-
-def _random_recall(alarm: NDArray[np.bool_]) -> float:
-    """Share of all ticks that would be anticipated if they were onsets."""
-    nearest, farthest = (edge // TICK_S for edge in HORIZON_S)
-    early = np.any([np.roll(alarm, shift) for shift in range(nearest, farthest + 1)], axis=0)
-    return float(np.mean(early & alarm & np.roll(alarm, 1)))
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _outcomes(matured: list[Matured]) -> Outcomes:
+    onset_s = [-1 if tick.next_onset_s is None else tick.next_onset_s for tick in matured]
+    return Outcomes(
+        np.array([tick.t_s for tick in matured], dtype=np.int64),
+        np.array([tick.eligible for tick in matured], dtype=np.bool_),
+        np.array(onset_s, dtype=np.int64),
+        np.array([tick.alarm for tick in matured], dtype=np.bool_),
+        np.array([tick.tightened for tick in matured], dtype=np.bool_),
+    )

@@ -3,6 +3,7 @@
 import math
 from datetime import UTC, datetime
 
+from models.guard.intervals import Estimate
 from models.guard.skill import SkillGate
 from models.guard.tripwire import TRIPS_AT, TripWire
 from serving import messages
@@ -46,14 +47,21 @@ def report(predictor: Predictor, clock: Clock) -> messages.ReportResponse:
     status = predictor.status(clock.wall_us(), clock.monotonic_s())
     tally, ledger = predictor.meter.tally(), predictor.guard.ledger
     return messages.ReportResponse(
-        false_alarm_rate=tally.false_alarm_rate,
-        strict_false_alarm_rate=tally.strict_false_alarm_rate,
-        recall=tally.recall,
+        false_alarm_rate=tally.false_alarm_rate.value,
+        strict_false_alarm_rate=tally.strict_false_alarm_rate.value,
+        recall=tally.recall.value,
         random_recall=tally.random_recall,
         base_rate=tally.base_rate,
         alarm_share=tally.alarm_share,
-        precision=tally.precision,
+        precision=tally.precision.value,
         lead_s=tally.lead_s(),
+        intervals=messages.Intervals(
+            false_alarm_rate=_interval(tally.false_alarm_rate),
+            strict_false_alarm_rate=_interval(tally.strict_false_alarm_rate),
+            recall=_interval(tally.recall),
+            precision=_interval(tally.precision),
+        ),
+        rests_on=tally.rests_on,
         counts=messages.Counts(
             ticks=tally.ticks,
             eligible_ticks=tally.eligible,
@@ -179,9 +187,9 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             float(predictor.blind is not None),
         ),
         "tidegate_tick_age_seconds": ("Time since the last tick.", predictor.tick_age_s(now_s)),
-        "tidegate_false_alarm_rate": ("Of the last day, matured.", tally.false_alarm_rate),
-        "tidegate_recall": ("Of the last day, matured.", tally.recall),
-        "tidegate_precision": ("Of the last day, matured.", tally.precision),
+        "tidegate_false_alarm_rate": ("Of the last day, matured.", tally.false_alarm_rate.value),
+        "tidegate_recall": ("Of the last day, matured.", tally.recall.value),
+        "tidegate_precision": ("Of the last day, matured.", tally.precision.value),
         "tidegate_ledger_remaining_ticks": (
             "Alarm ticks left in the budget.",
             float(guard.ledger.remaining()),
@@ -203,6 +211,12 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             float(predictor.offered.live.late),
         ),
     }
+
+
+def _interval(estimate: Estimate) -> messages.Interval | None:
+    if estimate.low is None or estimate.high is None:
+        return None
+    return messages.Interval(low=estimate.low, high=estimate.high)
 
 
 def _skill(gate: SkillGate | None) -> messages.SkillReport | None:

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 
 from data.errors import InputError
 from features.ticks import Ticks as Labels
+from models.guard.intervals import Estimate
 from pipeline import scoring
 from pipeline.scoring import Ticks
 from tests.pipeline.sample_spans import next_onset, span_of_hours, spans
@@ -142,7 +143,7 @@ def test_interval_is_the_spread_of_resampled_hours():
 def test_few_hours_give_a_value_without_interval():
     ticks, onsets = span_of_hours(4, [True, False, True, True])
     scores = scoring.score(ticks, onsets, seed=0)
-    assert scores.event_recall == scoring.Estimate(0.75, None, None)
+    assert scores.event_recall == Estimate(0.75, None, None)
 
 
 @pytest.mark.parametrize(

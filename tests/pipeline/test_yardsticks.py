@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data.errors import InputError
+from models.guard.intervals import Estimate
 from pipeline import scoring, yardsticks
 from pipeline.scoring import Ticks
 from tests.pipeline.sample_spans import span_of_hours, spans
@@ -62,7 +63,7 @@ def test_a_share_of_nothing_is_unknown():
     nothing = np.zeros(30, dtype=bool)
     ticks = Ticks(np.arange(0, 150, 5), nothing, nothing, np.full(30, -1))
     scores = scoring.score(ticks, [], seed=0)
-    unknown = scoring.Estimate(None, None, None)
+    unknown = Estimate(None, None, None)
     assert scores.false_alarm_rate == scores.event_recall == scores.episode_precision == unknown
     assert (scores.base_rate, scores.alarm_share, scores.random_recall) == (None, None, None)
     assert scores.lead_time_s == scoring.LeadTime(None, None, None, 0)
@@ -74,7 +75,7 @@ def test_a_share_of_nothing_is_unknown():
 def test_equal_alarms_are_no_difference_on_every_seed(seed: int):
     ticks, onsets = span_of_hours(24, (np.random.default_rng(seed).random(24) < 0.5).tolist())
     found = yardsticks.difference(ticks, ticks, onsets, seed=seed)
-    assert found == yardsticks.Difference(scoring.Estimate(0.0, 0.0, 0.0), "no difference")
+    assert found == yardsticks.Difference(Estimate(0.0, 0.0, 0.0), "no difference")
 
 
 def test_difference_is_paired_and_turns_with_its_sides():

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from fastapi import FastAPI
 
@@ -18,6 +19,7 @@ from serving.clock import ManualClock
 from serving.controller.rules import Rules
 from serving.service import Service
 from serving.settings import Settings
+from serving.tally import Outcomes
 
 EPOCH_US = 1_700_000_000_000_000
 RULES = Rules(capacity_tokens=100_000)
@@ -262,6 +264,12 @@ def test_before_anything_arrived_everything_is_unknown_and_the_rules_are_ready(c
     assert (forecast["state"], forecast["tightening"]) == ("warming up", 0.0)
     report = client.get("/v1/report")
     assert [report[name] for name in ("false_alarm_rate", "recall", "precision", "lead_s")] == [None] * 4
+    rates = ("false_alarm_rate", "strict_false_alarm_rate", "recall", "precision")
+    assert report["intervals"] == dict.fromkeys(rates)
+    assert (
+        report["rests_on"]
+        == "recall on 0 onsets, precision on 0 alarm episodes, false-alarm rate on 0 calm ticks"
+    )
     assert report["ledger"]["share_by_window"] == {"86400 s": None, "3600 s": None}
     assert report["ledger"]["limit_by_window"] == {"86400 s": 0.05, "3600 s": 0.15}
     ready = client.get("/readyz")
@@ -270,6 +278,18 @@ def test_before_anything_arrived_everything_is_unknown_and_the_rules_are_ready(c
     assert "CPUExecutionProvider" in ready["providers"]
     assert len(ready["bundle"]) == 12
     assert client.get("/healthz") == {"alive": True}
+
+
+def test_a_report_tells_how_far_its_rates_can_be_relied_on(client: Client) -> None:
+    t_s = np.arange(0, 36_000, 5)  # ten hours without a burst, in alarm 0, 1, ... 9 minutes of each
+    no_onset, alarm = np.full(len(t_s), -1), t_s % 3_600 < t_s // 3_600 * 60
+    client.service.meter._past = Outcomes(t_s, np.full(len(t_s), True), no_onset, alarm, alarm)
+    report = client.get("/v1/report")
+    assert report["false_alarm_rate"] == pytest.approx(0.075)
+    interval = report["intervals"]["false_alarm_rate"]
+    assert 0.0 < interval["low"] < report["false_alarm_rate"] < interval["high"] < 0.15
+    assert report["intervals"]["recall"] is None
+    assert report["rests_on"].endswith("false-alarm rate on 7200 calm ticks")
 
 
 def replay_an_hour(client: Client, rows_per_s: int = 1) -> None:

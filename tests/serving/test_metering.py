@@ -9,6 +9,7 @@ from features.ticks import TICK_S, WARMUP_S, label_ticks
 from pipeline.scoring import Ticks, score
 from serving.live_work import LiveWork
 from serving.metering import MATURE_S, Matured, Meter
+from serving.tally import SEED
 
 HOURS_S = 12_000
 
@@ -17,7 +18,7 @@ def burst_trace(seed: int, seconds: int = HOURS_S) -> tuple[np.ndarray, np.ndarr
     """Second and work of each request: steady traffic with bursts of 40 s at random."""
     random = np.random.default_rng(seed)
     rate = np.full(seconds, 2.0)
-    for start in random.integers(600, seconds - 100, 20):
+    for start in random.integers(600, seconds - 100, seconds // 600):
         rate[start : start + 40] = 12.0
     second = np.repeat(np.arange(seconds), random.poisson(rate))
     second[0] = 0
@@ -25,12 +26,16 @@ def burst_trace(seed: int, seconds: int = HOURS_S) -> tuple[np.ndarray, np.ndarr
 
 
 def live(
-    second: np.ndarray, tokens: np.ndarray, alarm: Callable[[int], bool], every_s: int = 60
+    second: np.ndarray,
+    tokens: np.ndarray,
+    alarm: Callable[[int], bool],
+    every_s: int = 60,
+    seconds: int = HOURS_S,
 ) -> tuple[Meter, list[Matured]]:
     """Meter the trace, each output known at once; ticks are judged ``every_s`` seconds."""
     meter, work, matured = Meter(), LiveWork(), []
-    begins = np.searchsorted(second, np.arange(0, HOURS_S + 1, TICK_S))
-    for index, t_s in enumerate(range(0, HOURS_S, TICK_S)):
+    begins = np.searchsorted(second, np.arange(0, seconds + 1, TICK_S))
+    for index, t_s in enumerate(range(0, seconds, TICK_S)):
         if t_s % every_s == 0:
             matured += meter.mature(t_s, work)
         meter.tick(t_s, alarm(t_s))
@@ -43,10 +48,10 @@ def live(
     return meter, matured
 
 
-def offline(second: np.ndarray, tokens: np.ndarray):
-    work = np.bincount(second, weights=tokens, minlength=HOURS_S).astype(np.int64)
+def offline(second: np.ndarray, tokens: np.ndarray, seconds: int = HOURS_S):
+    work = np.bincount(second, weights=tokens, minlength=seconds).astype(np.int64)
     found = find_events(WorkBins(0, work, tokens.mean(), np.square(tokens).mean()))
-    return found, label_ticks(HOURS_S, found)
+    return found, label_ticks(seconds, found)
 
 
 @pytest.mark.parametrize(("seed", "every_s"), [(0, TICK_S), (1, 60)])
@@ -73,35 +78,42 @@ def test_an_oracle_gets_full_marks() -> None:
     meter, _ = live(second, tokens, lambda t_s: t_s in ahead)
     tally = meter.tally()
     assert tally.onsets >= 5
-    assert tally.recall == 1.0
-    assert tally.precision == 1.0
-    assert tally.false_alarm_rate == 0.0
+    assert tally.recall.value == 1.0
+    assert tally.precision.value == 1.0
+    assert tally.false_alarm_rate.value == 0.0
     assert tally.lead_s() is not None
     assert 40 <= tally.lead_s()["p50"] <= 45
 
 
-def test_live_numbers_are_those_of_an_offline_report() -> None:
+def test_live_numbers_and_intervals_are_those_of_an_offline_report() -> None:
     """The report's own scorer, over the same ticks and onsets, with alarms that are now right, now wrong."""
-    second, tokens = burst_trace(5)
-    found, _ = offline(second, tokens)
-    hits = {t for x in found.onset_s.tolist()[::2] for t in range(x - 50, x + 1)}
+    hours = 14
+    second, tokens = burst_trace(5, hours * 3_600)
+    found, _ = offline(second, tokens, hours * 3_600)
+    hits = {t for x in found.onset_s.tolist()[:-1:2] for t in range(x - 50, x + 1)}
     random = np.random.default_rng(5)
-    false = {t + step for t in random.integers(0, HOURS_S, 30).tolist() for step in range(20)}
-    meter, matured = live(second, tokens, lambda t_s: t_s in hits | false)
+    early_s = hours * 3_600 - 600  # an episode of the last minutes has not been judged yet
+    false = {t + step for t in random.integers(0, early_s, 60).tolist() for step in range(20)}
+    meter, matured = live(second, tokens, lambda t_s: t_s in hits | false, seconds=hours * 3_600)
     tally = meter.tally()
+    t_s, onset_s = np.array([tick.t_s for tick in matured]), np.array(meter._onsets)
     ticks = Ticks(
-        np.array([tick.t_s for tick in matured]),
+        t_s,
         np.array([tick.alarm for tick in matured]),
         np.array([tick.eligible for tick in matured]),
-        np.array([-1 if tick.next_onset_s is None else tick.next_onset_s for tick in matured]),
+        np.append(onset_s, -1)[np.searchsorted(onset_s, t_s, "right")],
     )
-    scores = score(ticks, list(meter._onsets), seed=0)
-    assert tally.onsets == scores.onsets > 5
-    assert tally.recall == scores.event_recall.value
-    assert tally.recall is not None
-    assert 0.0 < tally.recall < 1.0
-    assert tally.false_alarm_rate == scores.false_alarm_rate.value
-    assert tally.strict_false_alarm_rate == scores.strict_false_alarm_rate.value
+    scores = score(ticks, onset_s, seed=SEED)
+    assert tally.onsets == scores.onsets > 10
+    for live_rate, offline_rate in (
+        (tally.recall, scores.event_recall),
+        (tally.precision, scores.episode_precision),
+        (tally.false_alarm_rate, scores.false_alarm_rate),
+        (tally.strict_false_alarm_rate, scores.strict_false_alarm_rate),
+    ):
+        assert live_rate == offline_rate
+        assert live_rate.low is not None
+        assert 0.0 < live_rate.low < live_rate.value < live_rate.high < 1.0
     assert tally.base_rate == scores.base_rate
     assert tally.alarm_share == scores.alarm_share
     assert tally.lead_s() == {
@@ -112,13 +124,23 @@ def test_live_numbers_are_those_of_an_offline_report() -> None:
     assert tally.random_recall == pytest.approx(scores.random_recall, abs=0.02)
 
 
+def test_counts_are_kept_until_more_has_matured() -> None:
+    second, tokens = burst_trace(6)
+    meter, matured = live(second, tokens, lambda t_s: False)
+    tally = meter.tally()
+    assert meter.tally() is tally
+    assert tally.ticks == len(matured)
+    meter.mature(matured[-1].t_s + MATURE_S + TICK_S, LiveWork())
+    assert meter.tally().ticks == tally.ticks + 1
+
+
 def test_an_alarm_that_never_ends_is_false_all_the_time() -> None:
     second, tokens = burst_trace(3)
     meter, matured = live(second, tokens, lambda t_s: True)
     tally = meter.tally()
-    assert tally.false_alarm_rate == 1.0
-    assert tally.strict_false_alarm_rate == 1.0
-    assert tally.recall == 1.0
+    assert tally.false_alarm_rate.value == 1.0
+    assert tally.strict_false_alarm_rate.value == 1.0
+    assert tally.recall.value == 1.0
     assert tally.negatives == sum(tick.negative for tick in matured)
 
 
@@ -127,7 +149,7 @@ def test_an_alarm_that_is_dropped_before_the_onset_did_not_anticipate_it() -> No
     found, _ = offline(second, tokens)
     early = {t for x in found.onset_s.tolist() for t in range(x - 60, x - 29)}
     tally = live(second, tokens, lambda t_s: t_s in early)[0].tally()
-    assert tally.recall == 0.0
+    assert tally.recall.value == 0.0
     assert tally.lead_s() is None
 
 
@@ -137,7 +159,9 @@ def test_nothing_matured_is_unknown_not_zero() -> None:
     assert meter.mature(MATURE_S - 1, LiveWork()) == []
     tally = meter.tally()
     assert tally.ticks == 0
-    assert [tally.false_alarm_rate, tally.recall, tally.precision, tally.lead_s()] == [None] * 4
+    assert [tally.false_alarm_rate.value, tally.recall.value, tally.precision.value, tally.lead_s()] == [
+        None
+    ] * 4
 
 
 def test_ticks_of_the_first_hour_and_around_a_hole_do_not_count() -> None:
