@@ -369,7 +369,13 @@ class ReportResponse(_Message):
     base_rate: float | None = Field(description="Share of eligible ticks with an onset 30 to 60 s ahead.")
     alarm_share: float | None = Field(description="Share of eligible ticks in alarm.")
     precision: float | None = Field(description="Share of alarm episodes that an onset followed in 75 s.")
-    lead_s: dict[str, float] | None = Field(description="Quantiles of alarm start to onset.")
+    lead_s: dict[str, float] | None = Field(
+        description="Quantiles of alarm start to onset, over the anticipated onsets."
+    )
+    intervals: Intervals
+    rests_on: str = Field(
+        description="What recall, precision and false-alarm rate were counted over, for people."
+    )
     counts: Counts
     matures_after_s: int = Field(description="A tick is judged this long after it.")
     advisory: bool
