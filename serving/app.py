@@ -19,9 +19,10 @@ from serving import control, policy, problems, signals, views
 from serving.access import Access
 from serving.bundles import Bundles
 from serving.clock import Clock
-from serving.controller.decision import Decision
+from serving.deciding import decide
 from serving.gateways import nginx
 from serving.gateways.envoy_authz import EnvoyAuthz
+from serving.gateways.leases import Leases
 from serving.key_ring import KeyRing
 from serving.limits import Limits
 from serving.messages import (
@@ -126,6 +127,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     """
     service = Service(bundle, settings, clock)
     bundles = Bundles(service)
+    leases = Leases(service)
     registry = service.metrics.registry
     ring = KeyRing(settings.keys, settings.key_file, clock, registry)
 
@@ -133,6 +135,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     async def ticking(_: FastAPI) -> AsyncIterator[None]:
         await service.remember()
         tasks = [asyncio.create_task(service.run()), asyncio.create_task(ring.watch())]
+        tasks.append(asyncio.create_task(leases.run()))
         if service.recording:
             tasks.append(asyncio.create_task(service.recording.run()))
         if settings.watch_bundle is not None:
@@ -188,13 +191,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         turn. A client that goes away meanwhile leaves nothing behind.
         """
         request = problems.read(AdmitRequest, await http.body(), http.headers.get("content-type", ""))
-        await service.make_room(request)
-        decision: Decision | None
-        if request.max_wait_ms is None:
-            with service.metrics.decision_s.time():
-                decision = service.admit(request)
-        else:
-            decision = await service.admit_or_wait(request, partial(_left, http))
+        decision = await decide(service, request, partial(_left, http))
         if decision is None:
             return Response(status_code=499)  # nobody reads it
         if decision.reservation_id is None:
@@ -218,7 +215,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
         )
         return SettleResponse(settled=service.settle(ended))
 
-    app.include_router(nginx.router(service))
+    app.include_router(nginx.router(service, leases))
     app.include_router(control.router(bundles))
     app.include_router(signals.router(service))
     app.include_router(policy.router(service))

@@ -18,6 +18,7 @@ from serving.predictor import State
 MAX_TOKENS = 10_000_000
 """More tokens than any one request has; a larger number is a fault of its sender."""
 NAME_LENGTH = 256
+MAX_RETRIES = 1_000
 
 Lane = Literal["premium", "standard", "batch"]
 Outcome = Literal["served", "failed", "shed", "aborted"]
@@ -78,6 +79,16 @@ class AdmitRequest(_Message):
         "its turn, up to the longest wait of the rules. Without it the answer comes at once.",
     )
     request_id: Name | None = Field(None, description="The gateway's name for the request.")
+    retry_of: Name | None = Field(
+        default=None, description="request_id of the attempt that this one repeats, where that is known."
+    )
+    retry_count: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_RETRIES,
+        strict=True,
+        description="Attempts before this one, as the client counts them (x-stainless-retry-count).",
+    )
     log_type: Name | None = Field(None, description="The source's own mark, such as 'search'.")
 
 

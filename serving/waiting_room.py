@@ -42,6 +42,10 @@ class WaitingRoom:
             waiting.labels(lane).set_function(self._reader(lane, "waiting"))
             tokens.labels(lane).set_function(self._reader(lane, "waiting_tokens"))
 
+    def __len__(self) -> int:
+        """Clients that wait."""
+        return len(self._told)
+
     async def wait(self, ticket: Ticket, left: Callable[[], Awaitable[None]]) -> Decision | None:
         """Wait for a ticket's answer; None when its client left first.
 

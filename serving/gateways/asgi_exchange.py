@@ -1,9 +1,10 @@
 """One request and its answer as ASGI messages: read ahead, given on as they came, and noted."""
 
+import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Scope
 
 from serving.gateways.usage import UsageReader
 from serving.messages import Outcome, SettleRequest
@@ -35,6 +36,7 @@ class Replay:
         self.left = False  # the app knows that the client has left
         self._receive = receive
         self._kept: deque[Message | Exception] = deque()
+        self._whole = False  # the body has come to its end
 
     async def read(self, most_bytes: int) -> Ahead:
         """Read the body ahead, to its end or over ``most_bytes``."""
@@ -52,10 +54,28 @@ class Replay:
             part = message.get("body", b"")
             parts.append(part)
             length += len(part)
-            ended = not message.get("more_body", False)
+            ended = self._whole = not message.get("more_body", False)
             if ended or length > most_bytes:
                 body = parts[0] if len(parts) == 1 else b"".join(parts)
                 return Ahead(body[:most_bytes], length, ended and length <= most_bytes, False)
+
+    def replace(self, body: bytes) -> None:
+        """Give the app another body than the whole one that was read ahead."""
+        self._kept.clear()
+        self._kept.append({"type": "http.request", "body": body, "more_body": False})
+
+    async def gone(self) -> None:
+        """Return when the client is gone; the app gets to know it where it would have.
+
+        While more of a body may come, it is left where it is: such a client's leaving can't be seen.
+        """
+        if not self._whole:
+            await asyncio.Event().wait()
+        while True:
+            message = await self._receive()
+            self._kept.append(message)
+            if message["type"] == "http.disconnect":
+                return
 
     async def __call__(self) -> Message:
         """The next message for the app."""
@@ -68,6 +88,16 @@ class Replay:
         if message["type"] == "http.disconnect":
             self.left = True
         return message
+
+
+def with_length(scope: Scope, length: int) -> Scope:
+    """The scope of a request whose body is another one now, of so many bytes and in one piece.
+
+    >>> with_length({"headers": [(b"content-length", b"9"), (b"host", b"a")]}, 12)["headers"]
+    [(b'host', b'a'), (b'content-length', b'12')]
+    """
+    headers = [one for one in scope["headers"] if one[0] not in (b"content-length", b"transfer-encoding")]
+    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
 
 
 class Answer:

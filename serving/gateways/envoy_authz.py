@@ -6,20 +6,22 @@ answer is 200 with headers for the engine, or a 429 that reaches the client as i
 that is a failed check, not a refusal. When Tidegate itself fails, the request is let in, counted and
 logged.
 
-Headers that are read, all of them optional; Envoy has to list them in `allowed_headers` and to take those
-that start with `x-tidegate-` away from clients:
+Headers that are read stand in `serving.gateways.request_facts`; Envoy has to list them in `allowed_headers`
+and to take those that start with `x-tidegate-` away from clients, all but the continuation. One is Envoy's
+own: `x-tidegate-content-length`, the client's content-length, since the check has one of its own. Headers
+that are answered stand in `serving.gateways.engine_headers`: each is sent every time, empty if need be, so
+that it replaces a client's own. The continuation alone is sent only where there is one, since it goes on to
+the client; else Envoy is told to remove the client's.
 
-    the tenant header of the settings        who pays; set by whoever authenticated the client
-    x-tidegate-lane, -session, -model        as in POST /v1/admit; the model of a whole body counts first
-    x-llm-d-slo-ttft-ms, x-slo-ttft-ms       deadline_ms; the new name counts first
-    x-tidegate-prompt-tokens                 from whoever tokenised; else the body is measured
-    x-tidegate-content-length                the client's content-length: the check has one of its own
-    x-request-id                             request_id
+With `x-tidegate-max-wait-ms` a request for which there is no room yet waits for its turn. The timeout of the
+check must be longer: an Envoy that gives up lets the request in. One that hangs up while a request waits, or
+whose client does, leaves nothing reserved.
 
 https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/ext_authz_filter
 """
 
 import logging
+from functools import partial
 
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
@@ -27,21 +29,17 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data.live.envoy_log import CALLS
-from serving.controller.decision import Decision
+from serving.deciding import decide
 from serving.gateways import openai_body
-from serving.gateways.request_facts import (
-    LANES,
-    MAX_READ_BYTES,
-    PROMPT_TOKENS,
-    RESERVATION,
-    deadline_ms,
-    prompt_size,
-)
-from serving.messages import AdmitRequest, OpenAIError, Refusal
+from serving.gateways.engine_headers import engine_headers
+from serving.gateways.request_facts import CONTINUATION, MAX_READ_BYTES, admit_request, prompt_size
+from serving.messages import OpenAIError, Refusal
 from serving.refusal import refusal
 from serving.service import Service
 
 PREFIX = "/gateways/envoy"
+REMOVE = "x-envoy-auth-headers-to-remove"
+"""Envoy takes the headers named here away from the request."""
 
 log = logging.getLogger("tidegate")
 
@@ -57,7 +55,8 @@ class EnvoyAuthz:
         registry = service.metrics.registry
         self.checks = Counter(
             "tidegate_envoy_checks",
-            "Checks of Envoy: admitted, refused, passed (calls no model), faulty, or let in when we failed.",
+            "Checks of Envoy: admitted, refused, left (hung up while it waited), passed (calls no model), "
+            "faulty, or let in when we failed.",
             ["result"],
             registry=registry,
         )
@@ -74,57 +73,44 @@ class EnvoyAuthz:
         if body is None:
             return  # Envoy hung up: nobody waits for an answer, so nothing may be reserved
         try:
-            result, response = await self._answer(scope, *body)
+            result, response = await self._answer(scope, receive, *body)
         except Exception as error:
             # The gate may not fail a request: it goes in unreserved, and the log has the cause.
             log.error("Envoy's check failed; the request was let in", exc_info=error)
-            result, response = "failed_open", _allow(None, None, None)
+            result, response = "failed_open", _allow(engine_headers(None, None, None))
         self.checks.labels(result).inc()
         await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, body: bytes, body_bytes: int) -> tuple[str, Response]:
+    async def _answer(
+        self, scope: Scope, receive: Receive, body: bytes, body_bytes: int
+    ) -> tuple[str, Response]:
         path = scope["path"].removeprefix(PREFIX).rstrip("/")
         headers = Headers(scope=scope)
         tenant = openai_body.name(headers.get(self.tenant_header))
         if scope["method"] != "POST" or not path.endswith(CALLS):
-            return "passed", _allow(None, tenant, None)
+            return "passed", _allow(engine_headers(None, tenant, None))
         if tenant is None and headers.get(self.tenant_header):
             return "faulty", _faulty(f"The header {self.tenant_header} must be 1 to 256 characters.")
         whole = body_bytes == len(body) and headers.get("x-envoy-auth-partial-body") != "true"
         asked = openai_body.read(body) if whole and body else None
         size = prompt_size(headers, body, body_bytes, whole=whole, asked=asked)
         self.sizes.labels(size.source).inc()
-        request = AdmitRequest(
-            prompt_tokens=size.prompt_tokens,
-            tenant=tenant,
-            lane=LANES.get(headers.get("x-tidegate-lane", "")),
-            model=(asked and asked.model) or openai_body.name(headers.get("x-tidegate-model")),
-            session=openai_body.name(headers.get("x-tidegate-session")),
-            max_tokens=asked and asked.max_tokens,
-            max_completion_tokens=asked and asked.max_completion_tokens,
-            n=asked.n if asked else 1,
-            deadline_ms=deadline_ms(headers),
-            request_id=openai_body.name(headers.get("x-request-id")),
-            log_type=None,
-        )
-        await self.service.make_room(request)
-        with self.service.metrics.decision_s.time():
-            decision = self.service.admit(request)
+        request = admit_request(headers, self.tenant_header, size, asked)
+        decision = await decide(self.service, request, partial(_left, receive))
+        if decision is None:
+            return "left", Response(status_code=499)  # nobody reads it
         if decision.admitted:
-            return "admitted", _allow(decision, tenant, size.prompt_tokens)
+            return "admitted", _allow(engine_headers(decision, tenant, size.prompt_tokens))
         return "refused", refusal(decision, size.prompt_tokens)
 
 
-def _allow(decision: Decision | None, tenant: str | None, prompt_tokens: int | None) -> Response:
+def _allow(told: dict[str, str | None]) -> Response:
     """200, with every trusted header each time: one that is left out would leave a client's own in place."""
-    known = {
-        RESERVATION: decision and decision.reservation_id,
-        "x-tidegate-tenant": tenant,
-        "x-tidegate-lane": decision and decision.lane,
-        "x-tidegate-tightening": f"{decision.tightening:.3f}" if decision else None,
-        PROMPT_TOKENS: prompt_tokens,
-    }
-    return Response(headers={name: "" if value is None else str(value) for name, value in known.items()})
+    headers = {name: value or "" for name, value in told.items()}
+    if not headers[CONTINUATION]:
+        del headers[CONTINUATION]
+        headers[REMOVE] = CONTINUATION
+    return Response(headers=headers)
 
 
 def _faulty(sentence: str) -> Response:
@@ -144,3 +130,9 @@ async def _body(receive: Receive) -> tuple[bytes, int] | None:
         kept += part[: MAX_READ_BYTES - len(kept)]
         if not message.get("more_body", False):
             return bytes(kept), length
+
+
+async def _left(receive: Receive) -> None:
+    """Return when Envoy has hung up; the body has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

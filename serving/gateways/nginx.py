@@ -5,19 +5,22 @@ other status. nginx reads no body of ours, so a refusal stands whole in headers,
 it to the client: `x-tidegate-status` (429), `x-tidegate-body` (the JSON body), `retry-after` and the others
 of a refusal by POST /v1/admit. When Tidegate itself fails, the request is let in, counted and logged.
 
-Headers that are read, all of them set by the configuration and none by a client:
+Headers that are read stand in `serving.gateways.request_facts`, all of them set by the configuration, and:
 
     x-original-uri, x-original-method        what is asked for; a request that calls no model is let through
     x-original-content-length, -content-type how long the body is: the subrequest has none
-    x-tidegate-prompt-tokens                 from whoever tokenised; else a body of text is measured
-    the tenant header of the settings        who pays
-    x-tidegate-lane, -session, -model        as in POST /v1/admit
-    x-llm-d-slo-ttft-ms, x-slo-ttft-ms       deadline_ms; the new name counts first
-    x-request-id                             request_id
+    x-tidegate-hold-s                        how long an answer may take: see below
+
+Headers that are answered stand in `serving.gateways.engine_headers`; nginx hands them on by
+`auth_request_set`. With `x-tidegate-max-wait-ms` a request for which there is no room yet waits for its turn,
+and one whose client leaves meanwhile is forgotten; nginx's `proxy_read_timeout` must be longer.
 
 `GET /gateways/nginx/ended` frees what was reserved: it names `x-tidegate-reservation-id`, the answer's
 `x-original-status`, and `x-original-completion`, which is OK where the client has got all of it. nginx counts
-no tokens: the output stays unknown, unless the application has settled before.
+no tokens: the output stays unknown, unless the application has settled before. Until that call nothing says
+that an answer still runs. With `x-tidegate-hold-s` its lease is renewed here for so long: answers may take
+longer than a lease, and what an nginx that was killed never ended is freed after that time. Without the
+header the lease alone holds, as is right where nothing calls `ended`.
 
 https://nginx.org/en/docs/http/ngx_http_auth_request_module.html
 """
@@ -25,35 +28,52 @@ https://nginx.org/en/docs/http/ngx_http_auth_request_module.html
 import json
 import logging
 from collections.abc import Mapping
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 from data.live.envoy_log import CALLS
 from serving.controller.decision import Decision
 from serving.controller.lanes import REFERENCE_PROMPT_TOKENS
+from serving.deciding import decide
 from serving.gateways import openai_body
-from serving.gateways.request_facts import LANES, PROMPT_TOKENS, RESERVATION, Size, deadline_ms, prompt_size
-from serving.messages import AdmitRequest, Outcome, SettleRequest
+from serving.gateways.engine_headers import engine_headers
+from serving.gateways.leases import Leases
+from serving.gateways.request_facts import (
+    PROMPT_TOKENS,
+    RESERVATION,
+    Size,
+    admit_request,
+    over_zero,
+    prompt_size,
+)
+from serving.messages import Outcome, SettleRequest
 from serving.refusal import refusal
 from serving.service import Service
 
 PREFIX = "/gateways/nginx"
+HOLD_S = "x-tidegate-hold-s"
 LONGEST_TEXT_BYTES = 4 << 20
 """A longer body, about a million tokens, is no prompt of text: pictures, of a size that nothing tells."""
 
 log = logging.getLogger("tidegate")
 
 
-def router(service: Service) -> APIRouter:
-    """Routes that answer nginx for ``service``; its registry gets the counters."""
+def router(service: Service, leases: Leases) -> APIRouter:
+    """Routes that answer nginx for ``service``; its registry gets the counters, ``leases`` what is held."""
     registry = service.metrics.registry
     checks = Counter(
         "tidegate_nginx_checks",
-        "Checks of nginx: admitted, refused, passed (calls no model), or let in when we failed.",
+        "Checks of nginx: admitted, refused, left (hung up while it waited), passed (calls no model), "
+        "or let in when we failed.",
         ["result"],
         registry=registry,
     )
+    held = Gauge(
+        "tidegate_nginx_held", "Reservations that are renewed until nginx ends them.", registry=registry
+    )
+    held.set_function(leases.__len__)
     sizes = Counter(
         "tidegate_nginx_prompt_sizes", "Where prompt sizes came from.", ["source"], registry=registry
     )
@@ -62,7 +82,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/check")
     async def check(request: Request) -> Response:
         try:
-            result, response = await _answer(service, request.headers, sizes)
+            result, response = await _answer(service, leases, request, sizes)
         except Exception as error:
             # The gate may not fail a request: it goes in unreserved, and the log has the cause.
             log.error("nginx's check failed; the request was let in", exc_info=error)
@@ -74,6 +94,7 @@ def router(service: Service) -> APIRouter:
     async def ended(request: Request) -> Response:
         reservation_id = openai_body.name(request.headers.get(RESERVATION))
         if reservation_id is not None:
+            leases.ended(reservation_id)
             told = request.headers.get
             how = outcome(told("x-original-status", ""), told("x-original-completion", ""))
             service.settle(
@@ -118,37 +139,29 @@ def outcome(status: str, completion: str) -> Outcome:
     return "served" if status.startswith("2") else "failed"
 
 
-async def _answer(service: Service, headers: Mapping[str, str], sizes: Counter) -> tuple[str, Response]:
+async def _answer(service: Service, leases: Leases, http: Request, sizes: Counter) -> tuple[str, Response]:
+    headers = http.headers
     path = headers.get("x-original-uri", CALLS[0]).partition("?")[0].rstrip("/")
     if headers.get("x-original-method", "POST") != "POST" or not path.endswith(CALLS):
         return "passed", Response()
     size = prompt_size_of(headers)
     sizes.labels(size.source).inc()
-    request = AdmitRequest(
-        prompt_tokens=size.prompt_tokens,
-        tenant=openai_body.name(headers.get(service.settings.tenant_header)),
-        lane=LANES.get(headers.get("x-tidegate-lane", "")),
-        model=openai_body.name(headers.get("x-tidegate-model")),
-        session=openai_body.name(headers.get("x-tidegate-session")),
-        max_tokens=None,
-        max_completion_tokens=None,
-        n=1,
-        deadline_ms=deadline_ms(headers),
-        request_id=openai_body.name(headers.get("x-request-id")),
-        log_type=None,
-    )
-    await service.make_room(request)
-    with service.metrics.decision_s.time():
-        decision = service.admit(request)
+    request = admit_request(headers, service.settings.tenant_header, size)
+    decision = await decide(service, request, partial(_left, http))
+    if decision is None:
+        return "left", Response(status_code=499)  # nobody reads it
     if decision.reservation_id is None:
         return "refused", _refused(decision, size.prompt_tokens)
-    told = {
-        RESERVATION: decision.reservation_id,
-        "x-tidegate-lane": decision.lane,
-        "x-tidegate-tightening": f"{decision.tightening:.3f}",
-        PROMPT_TOKENS: str(size.prompt_tokens),
-    }
-    return "admitted", Response(headers=told)
+    if (hold_s := over_zero(headers.get(HOLD_S))) is not None:
+        leases.hold(decision.reservation_id, hold_s)
+    told = engine_headers(decision, request.tenant, size.prompt_tokens)
+    return "admitted", Response(headers={name: value for name, value in told.items() if value is not None})
+
+
+async def _left(http: Request) -> None:
+    """Return when nginx has hung up, as it does when its client has."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _refused(decision: Decision, prompt_tokens: int) -> Response:

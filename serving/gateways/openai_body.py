@@ -16,6 +16,9 @@ BYTES_PER_TOKEN = 4
 MAX_ANSWERS = 128
 PROMPT_KEYS = ("messages", "prompt", "input", "system", "instructions", "tools", "query", "documents")
 """Keys of the body whose text goes into the prompt."""
+LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+GENERATING = ("/completions", "/responses", "/messages", "/generate")
+"""Ends of paths whose answer is text that a limit shortens."""
 NOT_TEXT = frozenset({"role", "type", "id", "data", "url", "image_url", "file_data", "media_type", "detail"})
 
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
@@ -62,6 +65,38 @@ def read(body: bytes) -> Asked | None:
         max_completion_tokens=_limit(asked.get("max_output_tokens")) if newer is None else newer,
         n=_limit(asked.get("n"), MAX_ANSWERS) or 1,
     )
+
+
+def degraded(body: bytes, path: str, most_tokens: int | None, model: str | None) -> bytes | None:
+    """A whole body with its limits lowered and its model swapped, as an overloaded engine asks.
+
+    No limit is ever raised; a body without one gets it where the path is one that generates text. None when
+    it is not a JSON object: then it can't be changed.
+
+    >>> degraded(b'{"prompt": "Once", "max_tokens": 4096}', "/v1/completions", 1_024, "small")
+    b'{"prompt":"Once","max_tokens":1024,"model":"small"}'
+    >>> degraded(b'{"max_tokens": 9}', "/v1/completions", 1_024, None)
+    b'{"max_tokens":9}'
+    >>> degraded(b'{"input": "Once"}', "/v1/responses", 1_024, None)
+    b'{"input":"Once","max_output_tokens":1024}'
+    """
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(asked, dict):
+        return None
+    if most_tokens is not None and path.rstrip("/").endswith(GENERATING):
+        named = [key for key in LIMITS if _limit(asked.get(key)) is not None]
+        for key in named or [
+            "max_output_tokens" if path.rstrip("/").endswith("/responses") else "max_tokens"
+        ]:
+            asked[key] = min(_limit(asked.get(key)) or most_tokens, most_tokens)
+        if (least := _limit(asked.get("min_tokens"))) is not None:  # else the engine refuses the pair
+            asked["min_tokens"] = min(least, most_tokens)
+    if model is not None:
+        asked["model"] = model
+    return json.dumps(asked, separators=(",", ":")).encode()
 
 
 def name(value: Any) -> str | None:
