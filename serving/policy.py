@@ -84,7 +84,7 @@ def _room_tokens(gate: Gate, lane: Lane, tau: float, pressure: float, now_s: flo
     most = min(max(gate.ledger.capacity_tokens - gate.ledger.held_tokens, 0), lane.most_tokens)
     if lane.rule.protected:
         return most
-    if pressure > gate.rules.hard_reject_above - gate.rules.hard_reject_cut * tau:
+    if pressure > gate.rules.hard_reject_threshold(tau):
         return 0
     kept = round(lane.claims.kept_tokens(now_s)) if lane.claims.count else 0
     least = 0

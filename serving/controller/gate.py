@@ -164,7 +164,7 @@ class Gate:
             return "saturated", over
         if protected:
             return None
-        threshold = rules.hard_reject_above - rules.hard_reject_cut * tau
+        threshold = rules.hard_reject_threshold(tau)
         if pressure > threshold:
             return "backpressure", self.backpressure.excess_tokens(pressure, threshold, now_s) + tokens
         over_budget = self.lanes.overflow_tokens(lane, tokens, tau, now_s)

@@ -135,6 +135,14 @@ class Rules:
         """
         return self.engine.capacity_tokens if self.capacity_tokens is None else self.capacity_tokens
 
+    def hard_reject_threshold(self, tightening: float) -> float:
+        """Backpressure over which all but premium are refused, at a level of tightening in [0, 1].
+
+        >>> Rules().hard_reject_threshold(0.0), round(Rules().hard_reject_threshold(1.0), 6)
+        (0.85, 0.7)
+        """
+        return self.hard_reject_above - self.hard_reject_cut * tightening
+
     def lane(self, name: str) -> LaneRule:
         """Rule of the lane of that name."""
         rule: LaneRule = getattr(self, name)
