@@ -13,6 +13,7 @@ from pipeline.cli import app as command_line
 from serving.app import create_app
 from serving.clock import ManualClock
 from serving.settings import Settings
+from serving.shared.settings import SharedSettings
 from tests.noise_bundle import noise_model, write_noise_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -42,11 +43,17 @@ def parses() -> Callable[[Sequence[str]], None]:
 
 
 @pytest.fixture(scope="session")
-def service_app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a bundle that can serve."""
+    return write_noise_bundle(tmp_path_factory.mktemp("bundle"), noise_model(), -100.0)
+
+
+@pytest.fixture(scope="session")
+def service_app(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
     """The service with everything on that has metrics of its own."""
-    folder = tmp_path_factory.mktemp("bundle")
-    bundle = Bundle.load(write_noise_bundle(folder, noise_model(), -100.0))
     settings = Settings(
-        scrape=(Target(name="e", url="http://127.0.0.1:9/metrics"),), lake=str(folder / "lake")
+        scrape=(Target(name="e", url="http://127.0.0.1:9/metrics"),),
+        lake=str(tmp_path_factory.mktemp("lake")),
+        shared=SharedSettings("redis://127.0.0.1:9/0"),
     )
-    return create_app(bundle, settings, ManualClock(1_700_000_000_000_000))
+    return create_app(Bundle.load(bundle), settings, ManualClock(1_700_000_000_000_000))

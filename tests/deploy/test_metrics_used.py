@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,8 +10,13 @@ import promql_parser
 import pytest
 import yaml
 from fastapi import FastAPI
+from prometheus_client import generate_latest
 
 from serving import signals
+from serving.gateways.asgi import TidegateMiddleware
+from serving.gateways.envoy_proc import ExternalProcessor
+from serving.gateways.in_process import Configuration
+from tests.deploy.asked import expressions, panels, rules
 
 LINE = re.compile(r"# TYPE (\S+) (\S+)")
 
@@ -30,16 +34,12 @@ def told(service_app: FastAPI) -> set[str]:
     # Gauges that are not known yet are left out of an exposition: the service knows their names.
     service = service_app.state.service
     names = {*service.gauges(), *signals.gauges(service)}
-    for name, kind in LINE.findall(asyncio.run(get())):
+    ExternalProcessor(service)
+    middleware = TidegateMiddleware(service_app, Configuration(), service.clock)
+    text = asyncio.run(get()) + generate_latest(middleware.gate.metrics.registry).decode()
+    for name, kind in LINE.findall(text):
         names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"} if kind == "histogram" else {name}
     return names
-
-
-def expressions(deploy: Path) -> Iterator[tuple[str, str]]:
-    for group in yaml.safe_load((deploy / "prometheus/alerts.yaml").read_text())["groups"]:
-        yield from ((rule["alert"], rule["expr"]) for rule in group["rules"])
-    for panel in json.loads((deploy / "grafana/tidegate.json").read_text())["panels"]:
-        yield from ((panel["title"], target["expr"]) for target in panel.get("targets", []))
 
 
 def series(expression: str) -> set[str]:
@@ -69,9 +69,9 @@ def test_every_series_of_the_expressions_would_be_missed(told: set[str]) -> None
 
 
 def test_alerts_say_what_is_wrong_and_what_to_do(deploy: Path) -> None:
-    rules = yaml.safe_load((deploy / "prometheus/alerts.yaml").read_text())["groups"][0]["rules"]
-    assert len({rule["alert"] for rule in rules}) == len(rules)
-    for rule in rules:
+    alerts = rules(deploy)
+    assert len({rule["alert"] for rule in alerts}) == len(alerts)
+    for rule in alerts:
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in {"page", "warn", "info"}
         assert rule["annotations"].keys() == {"summary", "description"}
@@ -81,7 +81,7 @@ def test_alerts_say_what_is_wrong_and_what_to_do(deploy: Path) -> None:
 def test_first_events_are_found_though_their_counter_was_not_there_before(deploy: Path) -> None:
     # A labelled counter appears with its first event, and `increase` of a new series is nothing.
     by_name = dict(expressions(deploy))
-    for name in ("TidegateLakeRowsLost", "TidegateFailedOpen"):
+    for name in ("TidegateLakeRowsLost", "TidegateFailedOpen", "TidegateBundleRefused"):
         assert "unless" in by_name[name]
         assert "offset" in by_name[name]
 
@@ -89,19 +89,40 @@ def test_first_events_are_found_though_their_counter_was_not_there_before(deploy
 def test_the_dashboard_is_whole(deploy: Path) -> None:
     board = json.loads((deploy / "grafana/tidegate.json").read_text())
     source = yaml.safe_load((deploy / "grafana/datasource.yaml").read_text())["datasources"][0]
-    panels = board["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
+    reference = {"type": source["type"], "uid": source["uid"]}
+    every = board["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    assert {panel["type"] for panel in every} == {"row", "timeseries"}
     squares = [
         (x, y)
-        for panel in panels
+        for panel in every
         for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
         for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
     ]
+    width, height = 24, 1 + max(y for _, y in squares)
     assert len(set(squares)) == len(squares), "panels overlap"
-    assert max(x for x, _ in squares) == 23
-    for panel in panels:
-        for target in panel.get("targets", []):
-            assert target["datasource"]["uid"] == source["uid"]
+    assert set(squares) == {(x, y) for x in range(width) for y in range(height)}, "there is a gap"
+    shown = panels(deploy)
+    assert len({panel["title"] for panel in shown}) == len(shown)
+    for panel in shown:
+        assert panel["description"], panel["title"]
+        assert panel["datasource"] == reference
+        assert panel["fieldConfig"]["defaults"]["unit"] in {"short", "reqps", "ops", "percentunit", "s"}
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
+        for target in panel["targets"]:
+            assert target["datasource"] == reference
+            assert target["legendFormat"]
+
+
+def test_the_dashboard_shows_what_an_operator_asks(deploy: Path) -> None:
+    shown = set().union(*(series(target["expr"]) for panel in panels(deploy) for target in panel["targets"]))
+    assert shown >= {
+        "tidegate_false_alarm_rate", "tidegate_recall", "tidegate_precision", "tidegate_tightening",
+        "tidegate_refused_total", "tidegate_offered_tokens_per_second",
+        "tidegate_forecast_tokens_per_second_p90", "tidegate_ledger_remaining_ticks",
+        "tidegate_bundle_swaps_total", "tidegate_shared_store_lost", "tidegate_waiting",
+        "tidegate_engines_known", "tidegate_lake_rows_lost_total",
+    }  # fmt: skip
 
 
 def test_the_rule_file_becomes_an_object_of_the_operator_as_the_readme_says(
