@@ -1,17 +1,15 @@
+import copy
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from compose_spec import PyCompose
 
 from serving.config.mapping import read_settings
 
-KEYS = {
-    "image", "build", "command", "entrypoint", "user", "network_mode", "healthcheck", "tmpfs", "volumes",
-    "ports", "environment", "depends_on", "restart", "read_only", "cap_drop", "security_opt",
-    "stop_grace_period",
-}  # fmt: skip
 OURS = {"engine": "tidegate", "tidegate": "tidegate", "first-bundle": "tidegate-training"}
 
 
@@ -20,10 +18,30 @@ def compose(deploy: Path) -> dict:
     return yaml.safe_load((deploy / "compose.yaml").read_text())
 
 
-def test_services_have_known_keys_and_pinned_images(compose: dict) -> None:
-    assert compose.keys() == {"name", "services", "volumes", "x-contained"}
+def test_a_parser_of_the_format_accepts_it(compose: dict) -> None:
+    PyCompose.from_json(json.dumps(compose)).validate()
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("envoy", "volume", []),
+        ("envoy", "ports", ["127.0.0.1:http:10000"]),
+        ("engine", "restart", "sometimes"),
+        ("engine", "depends_on", {"tidegate": {"condition": "service_begun"}}),
+        ("tidegate", "stop_grace_period", "60x"),
+        ("tidegate", "read_only", "yes"),
+    ],
+)
+def test_the_parser_would_find_what_is_wrong(compose: dict, name: str, key: str, value: object) -> None:
+    wrong = copy.deepcopy(compose)
+    wrong["services"][name][key] = value
+    with pytest.raises(ValueError, match=r"\S"):
+        PyCompose.from_json(json.dumps(wrong))
+
+
+def test_images_are_pinned_and_containers_contained(compose: dict) -> None:
     for name, service in compose["services"].items():
-        assert service.keys() <= KEYS
         assert service["image"] == OURS.get(name) or re.search(
             r":v?[0-9]+\.[0-9]+\.[0-9]+$", service["image"]
         )

@@ -1,10 +1,13 @@
 """Kubernetes objects: only fields that exist, and names that meet."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 from fastapi import FastAPI
@@ -12,106 +15,18 @@ from fastapi import FastAPI
 from serving.config.mapping import read_settings
 from serving.keys import VARIABLE
 from serving.signals import Forecast, Now
+from tests.deploy import crds
 
-ANY: Any = None
-LABELS = {"app.kubernetes.io/name": str}
-META = {"name": str, "labels": LABELS}
-CONTEXT = {"allowPrivilegeEscalation": bool, "readOnlyRootFilesystem": bool, "capabilities": {"drop": [str]}}
-AMOUNTS = {"cpu": str, "memory": str, "storage": str}
-PROBE = {
-    "httpGet": {"path": str, "port": str},
-    "periodSeconds": int,
-    "timeoutSeconds": int,
-    "failureThreshold": int,
-}
-CONTAINER = {
-    "name": str, "image": str, "command": [str], "args": [str],
-    "env": [{"name": str, "value": str, "valueFrom": {"secretKeyRef": {"name": str, "key": str}}}],
-    "ports": [{"name": str, "containerPort": int}],
-    "startupProbe": PROBE, "livenessProbe": PROBE, "readinessProbe": PROBE,
-    "lifecycle": {"preStop": {"exec": {"command": [str]}}},
-    "resources": {"requests": AMOUNTS, "limits": AMOUNTS},
-    "securityContext": CONTEXT,
-    "volumeMounts": [{"name": str, "mountPath": str, "readOnly": bool}],
-}  # fmt: skip
-TERM = {"topologyKey": str, "labelSelector": {"matchLabels": LABELS}}
-POD = {
-    "metadata": {"labels": LABELS},
-    "spec": {
-        "automountServiceAccountToken": bool,
-        "restartPolicy": str,
-        "terminationGracePeriodSeconds": int,
-        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}},
-        "securityContext": {
-            "runAsNonRoot": bool, "runAsUser": int, "runAsGroup": int, "fsGroup": int,
-            "fsGroupChangePolicy": str, "seccompProfile": {"type": str},
-        },
-        "initContainers": [CONTAINER],
-        "containers": [CONTAINER],
-        "volumes": [
-            {
-                "name": str,
-                "persistentVolumeClaim": {"claimName": str},
-                "emptyDir": {"sizeLimit": str},
-                "configMap": {"name": str},
-            }
-        ],
-    },
-}  # fmt: skip
-TRIGGER = {
-    "type": str,
-    "metadata": {"url": str, "valueLocation": str, "targetValue": str, "authMode": str},
-    "authenticationRef": {"name": str},
-}
-SPECS = {
-    ("apps/v1", "Deployment"): {
-        "replicas": int,
-        "strategy": {"type": str},
-        "selector": {"matchLabels": LABELS},
-        "template": POD,
-    },
-    ("v1", "PersistentVolumeClaim"): {"accessModes": [str], "resources": {"requests": AMOUNTS}},
-    ("v1", "Service"): {"selector": LABELS, "ports": [{"name": str, "port": int, "targetPort": str}]},
-    ("batch/v1", "CronJob"): {
-        "schedule": str, "timeZone": str, "concurrencyPolicy": str, "startingDeadlineSeconds": int,
-        "successfulJobsHistoryLimit": int, "failedJobsHistoryLimit": int,
-        "jobTemplate": {"spec": {"backoffLimit": int, "activeDeadlineSeconds": int, "template": POD}},
-    },
-    ("monitoring.coreos.com/v1", "ServiceMonitor"): {
-        "selector": {"matchLabels": LABELS},
-        "endpoints": [
-            {
-                "port": str, "path": str, "interval": str, "scrapeTimeout": str,
-                "authorization": {"credentials": {"name": str, "key": str}},
-            }
-        ],
-    },
-    ("keda.sh/v1alpha1", "ScaledObject"): {
-        "scaleTargetRef": {"name": str}, "pollingInterval": int, "cooldownPeriod": int,
-        "minReplicaCount": int, "maxReplicaCount": int,
-        "fallback": {"failureThreshold": int, "replicas": int, "behavior": str},
-        "triggers": [TRIGGER],
-    },
-    ("keda.sh/v1alpha1", "TriggerAuthentication"): {
-        "secretTargetRef": [{"parameter": str, "name": str, "key": str}]
-    },
-}  # fmt: skip
-"""Fields that these objects may have, with their types; Kubernetes drops or refuses others."""
+VERSIONS = ("1.27", "1.30", "1.33", kubernetes_validate.latest_version())
+"""From the first with time zones of CronJobs to the newest known."""
 
 
-def misfits(value: object, shape: Any, place: str) -> Iterator[str]:
-    """Places where a value has a field or a type that its shape lacks."""
-    if isinstance(shape, dict) and isinstance(value, dict):
-        for key, inner in value.items():
-            if key in shape:
-                yield from misfits(inner, shape[key], f"{place}.{key}")
-            else:
-                yield f"{place}.{key}"
-    elif isinstance(shape, list) and isinstance(value, list):
-        for n, inner in enumerate(value):
-            yield from misfits(inner, shape[0], f"{place}[{n}]")
-    elif type(value) is not shape:
-        yield place
+def check(each: dict, version: str) -> None:
+    """Raise where Kubernetes, or the operator whose object it is, would refuse an object or drop a field."""
+    try:
+        kubernetes_validate.validate(each, version, strict=True)
+    except kubernetes_validate.SchemaNotFoundError:
+        jsonschema.validate(each, crds.schema(each["apiVersion"], each["kind"]))
 
 
 def load(deploy: Path) -> dict[tuple[str, str], dict]:
@@ -141,25 +56,39 @@ def paths(service_app: FastAPI) -> set[str]:
     return set(service_app.openapi()["paths"])
 
 
-def test_objects_have_no_field_that_kubernetes_lacks(objects: dict) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_are_what_kubernetes_takes_and_have_no_field_that_it_lacks(
+    objects: dict, version: str
+) -> None:
     for each in objects.values():
-        shape = {
-            "apiVersion": str,
-            "kind": str,
-            "metadata": META,
-            "spec": SPECS[each["apiVersion"], each["kind"]],
-        }
-        assert list(misfits(each, shape, each["kind"])) == []
+        check(each, version)
 
 
-def test_a_misspelt_field_would_be_found(deploy: Path) -> None:
-    each = load(deploy)["Deployment", "tidegate"]
-    each["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
-    each["spec"]["replicas"] = "1"
-    assert list(misfits(each["spec"], SPECS["apps/v1", "Deployment"], "spec")) == [
-        "spec.replicas",
-        "spec.template.spec.containers[0].readinesProbe",
-    ]
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        (("Deployment", "tidegate"), "spec.template.spec.containers.0.readinesProbe", {}),
+        (("Deployment", "tidegate"), "spec.replicas", "1"),
+        (("CronJob", "tidegate-retraining"), "spec.concurrencyPolicy", 1),
+        (("CronJob", "tidegate-retraining"), "spec.jobTemplate.spec.template.spec.restart", "Never"),
+        (("PersistentVolumeClaim", "tidegate"), "spec.resources.request", {}),
+        (("Service", "tidegate"), "spec.ports.0.targetport", "http"),
+        (("ServiceMonitor", "tidegate"), "spec.endpoints.0.interval", 15),
+        (("ServiceMonitor", "tidegate"), "spec.endpoints.0.bearerToken", "x"),
+        (("ScaledObject", "tidegate-engines"), "spec.fallback.behavior", "currentReplicasIfHigh"),
+        (("ScaledObject", "tidegate-engines"), "spec.triggers.0.metadata.targetValue", 20),
+        (("TriggerAuthentication", "tidegate-reader"), "spec.secretTargetRef.0.keys", "key"),
+    ],
+)
+def test_a_wrong_field_would_be_found(deploy: Path, name: tuple[str, str], path: str, value: object) -> None:
+    each = load(deploy)[name]
+    *way, last = path.split(".")
+    place: Any = each
+    for step in way:
+        place = place[int(step) if step.isdecimal() else step]
+    place[last] = value
+    with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError)):
+        check(each, VERSIONS[-1])
 
 
 def test_selectors_meet_labels_and_ports_meet_names(objects: dict) -> None:
@@ -221,15 +150,28 @@ def test_a_drain_fits_into_the_grace_period(pods: list[dict]) -> None:
     assert wait_s + drain_s + GRACE_S < pods[0]["terminationGracePeriodSeconds"]
 
 
-def test_kustomize_finds_its_files_and_the_configuration_is_right(deploy: Path, objects: dict) -> None:
-    settings = yaml.safe_load((deploy / "kustomization.yaml").read_text())
-    assert all((deploy / resource).is_file() for resource in settings["resources"])
+def test_kustomize_lists_every_file_and_the_configuration_is_right(deploy: Path, objects: dict) -> None:
+    text = (deploy / "kustomization.yaml").read_text()
+    settings = yaml.safe_load(text)
+    assert settings.keys() == {"apiVersion", "kind", "resources", "configMapGenerator", "images"}
+    assert (settings["apiVersion"], settings["kind"]) == (
+        "kustomize.config.k8s.io/v1beta1",
+        "Kustomization",
+    )
+    # Those of the operators are listed too, for who has them, behind a comment sign.
+    listed = re.findall(r"(?m)^(?:# )?- (kubernetes/\S+)$", text)
+    assert sorted(listed) == sorted(f"kubernetes/{file.name}" for file in (deploy / "kubernetes").iterdir())
+    operators = {file for file in listed if file not in settings["resources"]}
+    assert operators == {"kubernetes/servicemonitor.yaml", "kubernetes/scaledobject.yaml"}
     generator = settings["configMapGenerator"][0]
     name, _, file = generator["files"][0].partition("=")
     assert name == "tidegate.yaml"
     assert read_settings(deploy / file)
     volumes = objects["Deployment", "tidegate"]["spec"]["template"]["spec"]["volumes"]
     assert {"name": "config", "configMap": {"name": generator["name"]}} in volumes
+    project = tomllib.loads((deploy.parent / "pyproject.toml").read_text())["project"]
+    for image in settings["images"]:
+        assert image["newTag"] == project["version"]
 
 
 def test_scaling_asks_for_signals_that_exist_and_never_for_nothing(objects: dict, paths: set[str]) -> None:

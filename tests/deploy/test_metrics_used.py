@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import httpx
+import jsonschema
 import promql_parser
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from serving import signals
 from serving.gateways.asgi import TidegateMiddleware
 from serving.gateways.envoy_proc import ExternalProcessor
 from serving.gateways.in_process import Configuration
+from tests.deploy import crds
 from tests.deploy.asked import expressions, panels, rules
 
 LINE = re.compile(r"# TYPE (\S+) (\S+)")
@@ -132,6 +134,6 @@ def test_the_rule_file_becomes_an_object_of_the_operator_as_the_readme_says(
     head = re.search(r"printf '(.*)'\n", readme).group(1).replace("\\n", "\n")  # type: ignore[union-attr]
     rules = (deploy / "prometheus/alerts.yaml").read_text()
     made = yaml.safe_load(head + re.sub(r"(?m)^", "  ", rules))
-    assert made["kind"] == "PrometheusRule"
+    jsonschema.validate(made, crds.schema("monitoring.coreos.com/v1", "PrometheusRule"))
     assert made["spec"] == yaml.safe_load(rules)
     assert set(re.findall(r'__name__="(\w+)"', readme)) <= told
