@@ -31,6 +31,11 @@ class Metrics:
         )
         for lane in LANES:  # 0 is known from the start, and rates need it
             self.refused_by_forecast.labels(lane)
+        self.retries = self._counter(
+            "tidegate_retries", "Requests that their callers said repeat an earlier one.", ["lane"]
+        )
+        for lane in LANES:
+            self.retries.labels(lane)
         self.settled = self._counter("tidegate_settled", "Reservations settled.", [])
         self.unsettled = self._counter(
             "tidegate_settle_unknown", "Settlements of unknown, settled or expired reservations.", []

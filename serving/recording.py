@@ -23,6 +23,7 @@ from serving.metrics import Metrics
 from serving.offered import US
 from serving.predictor import Seen, State
 from serving.recent import Recent
+from serving.retries import Refused
 
 FLUSH_S = 1.0
 MOST_ROWS = 50_000
@@ -115,6 +116,7 @@ class Recording:
         self.metrics = metrics
         self._own_ids = (f"{secrets.token_hex(4)}-{number}" for number in count())
         self._given_ids = Recent(MOST_ROWS)
+        self._refused = Refused(MOST_ROWS)
         self._notes: dict[str, deque[tuple[Any, ...]]] = {table: deque() for table in COLUMNS}
         self._samples: list[pl.DataFrame] = []
         self._complaints = Rarely("rows lost: the lake can't be written", clock)
@@ -140,13 +142,18 @@ class Recording:
         """Note a request and what was decided at ``now_us``; returns its name in the lake.
 
         That name is the gateway's own, unless it has none or gave it before: a retry then names what it
-        repeats. A refusal without a reason is a client that left while it waited.
+        repeats, as it does where it says so, or where its client counts and the attempt before was refused
+        here. A refusal without a reason is a client that left while it waited.
         """
-        request_id, retry_of = request.request_id, None
+        request_id, now_s = request.request_id, self.clock.monotonic_s()
+        retry_of = request.retry_of or self._refused.repeated_by(request, now_s)
         if request_id is None or request_id in self._given_ids:
-            request_id, retry_of = decision.reservation_id or next(self._own_ids), request_id
+            retry_of = retry_of or request_id
+            request_id = decision.reservation_id or next(self._own_ids)
         else:
             self._given_ids.add(request_id)
+        if decision.reason is not None:
+            self._refused.add(request, request_id, now_s)
         limits = [n for n in (request.max_tokens, request.max_completion_tokens) if n is not None]
         self.note(
             "requests",

@@ -268,6 +268,8 @@ class Service:
         self, request: messages.AdmitRequest, decision: Decision, offer: Offer, arrived_us: int
     ) -> None:
         now_us, now_s = self.clock.wall_us(), self.clock.monotonic_s()
+        if request.retry_count or request.retry_of is not None:
+            self.metrics.retries.labels(decision.lane).inc()
         request_id = self.recording.decided(request, decision, now_us, arrived_us) if self.recording else ""
         if decision.reservation_id is not None:
             lease_ends_s = now_s + self.controller.rules.lease_s

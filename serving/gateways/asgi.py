@@ -8,14 +8,20 @@ A POST to a path that calls a model is decided on; anything else is not looked a
 ahead as says what is asked for, and the app then gets every message as it came. A refusal is the 429 of POST
 /v1/admit. What was reserved is settled with the usage that the answer tells, and released when the client
 leaves or the app fails; as long as the app works on a request, its lease is renewed. The app finds the
-decision in ``scope["tidegate"]``, with what an overloaded engine asks of it.
+decision in ``scope["tidegate"]``.
+
+An overloaded engine asks for shorter answers and for a smaller model: both are set in a body that was read
+whole, and the client gets the continuation of a clamped answer in the header `x-tidegate-continuation`. It
+sends it back, with the prompt and the answer so far, to be given the rest. A body over 256 KiB, or one that
+is no JSON, goes on as it came. The pool is a matter for gateways.
 
 A fault of the gate fails no request: it goes in undecided, counted and logged. A configuration that can't be
 used stops the server at its start. `GET /tidegate/metrics` shows the counters.
 
 Without an authenticating gateway in front nobody knows who a client is: every request is then of the default
-tenant and lane. With ``trust_headers`` the tenant header of the settings, `x-tidegate-lane`, `-session`,
-`-model` and `-prompt-tokens` count, as for Envoy.
+tenant and lane. With ``trust_headers`` the headers that are a gateway's to set count as well, as for Envoy
+(see `serving.gateways.request_facts`). With ``max_wait_ms`` a request for which there is no room yet waits
+for its turn; a client that leaves meanwhile is forgotten.
 """
 
 import asyncio
@@ -33,14 +39,15 @@ from data.live.envoy_log import CALLS
 from serving.clock import Clock, SystemClock
 from serving.controller.decision import Decision
 from serving.gateways import openai_body
-from serving.gateways.asgi_exchange import Ahead, Answer, Replay
+from serving.gateways.asgi_exchange import Ahead, Answer, Replay, with_length
 from serving.gateways.in_process import Configuration, build, from_environment, jobs
 from serving.gateways.request_facts import (
-    LANES,
+    CLIENTS,
+    CONTINUATION,
     MAX_READ_BYTES,
-    PROMPT_TOKENS,
-    SLO_TTFT_MS,
-    deadline_ms,
+    MAX_WAIT_MS,
+    TRUSTED,
+    admit_request,
     prompt_size,
 )
 from serving.messages import AdmitRequest
@@ -48,7 +55,6 @@ from serving.refusal import refusal
 
 METRICS_PATH = "/tidegate/metrics"
 RENEWALS_PER_LEASE = 3
-_SLO = frozenset(SLO_TTFT_MS)
 
 log = logging.getLogger("tidegate")
 _configured: Configuration | None = None
@@ -61,7 +67,7 @@ def configure(configuration: Configuration | None) -> None:
 
 
 class _Admission(NamedTuple):
-    decision: Decision
+    decision: Decision | None  # None: the client left while it waited
     prompt_tokens: int
 
 
@@ -84,22 +90,28 @@ class TidegateMiddleware:
             self.fault = str(error)
             log.error("Tidegate guards nothing", extra={"fields": {"reason": self.fault}})
             return
-        names = ["content-type", "content-length", "x-request-id", *SLO_TTFT_MS]
-        tenant_header = chosen.settings.tenant_header
+        names = ["content-type", "content-length", *CLIENTS]
+        self._tenant_header = chosen.settings.tenant_header
         if chosen.trust_headers:
-            names += [PROMPT_TOKENS, "x-tidegate-lane", "x-tidegate-session", "x-tidegate-model"]
-            names.append(tenant_header)
-        self._tenant_header = tenant_header
+            names += [*TRUSTED, self._tenant_header]
+        self._max_wait_ms = chosen.max_wait_ms
         self._names = {name.encode("ascii"): name for name in names}
         self.requests = Counter(
             "tidegate_asgi_requests",
-            "Requests that call a model: admitted, refused, left before they were read, or let in undecided "
-            "when we failed.",
+            "Requests that call a model: admitted, refused, left before they were decided on, or let in "
+            "undecided when we failed.",
             ["result"],
             registry=self.gate.metrics.registry,
         )
         results = ("admitted", "refused", "left", "failed_open")
         self._results = {result: self.requests.labels(result) for result in results}
+        self.degraded = Counter(
+            "tidegate_asgi_degraded",
+            "Requests that an overloaded engine wants shorter, or on a smaller model: applied, or "
+            "not_applied where the body can't be changed.",
+            ["result"],
+            registry=self.gate.metrics.registry,
+        )
         self.faults = Counter(
             "tidegate_asgi_answer_faults",
             "Answers that we failed to read or to settle; the lease frees what they hold.",
@@ -123,19 +135,26 @@ class TidegateMiddleware:
     async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         replay = Replay(receive)
         ahead = await replay.read(MAX_READ_BYTES)
-        admission = await self._admission(scope, ahead)
+        admission = await self._admission(scope, ahead, replay)
         if admission is None:
             await self.app(scope, replay, send)
             return
         decision = admission.decision
+        if decision is None:
+            return  # nobody waits for an answer
         if decision.reservation_id is None:
             await refusal(decision, admission.prompt_tokens)(scope, replay, send)
             return
         answer = Answer(decision.reservation_id)
         self._open.add(answer)
         scope["tidegate"] = decision
+        continuation = None
+        if decision.clamp_output_tokens is not None or decision.model is not None:
+            scope, continuation = self._degrade(scope, ahead, replay, decision)
 
         async def noted(message: Message) -> None:
+            if continuation is not None and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), continuation]}
             try:
                 if answer.take(message):
                     self._settle(answer)
@@ -156,7 +175,7 @@ class TidegateMiddleware:
             answer.left = answer.left or replay.left
             self._settle(answer)
 
-    async def _admission(self, scope: Scope, ahead: Ahead) -> _Admission | None:
+    async def _admission(self, scope: Scope, ahead: Ahead, replay: Replay) -> _Admission | None:
         """The decision; None lets the request in undecided."""
         if ahead.left:  # nobody waits for an answer, so nothing may be reserved
             self._results["left"].inc()
@@ -165,15 +184,20 @@ class TidegateMiddleware:
             self._start()
             request = self._request(scope, ahead)
             await self.gate.make_room(request)
-            start_s = time.perf_counter()
-            decision = self.gate.admit(request)
-            self.gate.metrics.decision_s.observe(time.perf_counter() - start_s)
+            decision: Decision | None
+            if request.max_wait_ms is None:
+                start_s = time.perf_counter()
+                decision = self.gate.admit(request)
+                self.gate.metrics.decision_s.observe(time.perf_counter() - start_s)
+            else:
+                decision = await self.gate.admit_or_wait(request, replay.gone)
         except Exception as error:
             # The gate may not fail a request: it goes in unreserved, and the log has the cause.
             log.error("Tidegate failed; the request was let in", exc_info=error)
             self._results["failed_open"].inc()
             return None
-        self._results["admitted" if decision.admitted else "refused"].inc()
+        result = "left" if decision is None else "admitted" if decision.admitted else "refused"
+        self._results[result].inc()
         return _Admission(decision, request.prompt_tokens)
 
     def _request(self, scope: Scope, ahead: Ahead) -> AdmitRequest:
@@ -186,20 +210,25 @@ class TidegateMiddleware:
             headers["x-tidegate-content-length"] = headers["content-length"]
         asked = openai_body.read(body) if ahead.whole and body else None
         size = prompt_size(headers, body, length, whole=ahead.whole, asked=asked)
-        told = headers.get
-        return AdmitRequest(
-            prompt_tokens=size.prompt_tokens,
-            tenant=_name(told(self._tenant_header)),
-            lane=LANES.get(told("x-tidegate-lane", "")),
-            model=(asked and asked.model) or _name(told("x-tidegate-model")),
-            session=_name(told("x-tidegate-session")),
-            max_tokens=asked and asked.max_tokens,
-            max_completion_tokens=asked and asked.max_completion_tokens,
-            n=asked.n if asked else 1,
-            deadline_ms=None if _SLO.isdisjoint(headers) else deadline_ms(headers),
-            request_id=_name(told("x-request-id")),
-            log_type=None,
-        )
+        if self._max_wait_ms is not None:
+            headers.setdefault(MAX_WAIT_MS, str(self._max_wait_ms))
+        return admit_request(headers, self._tenant_header, size, asked)
+
+    def _degrade(
+        self, scope: Scope, ahead: Ahead, replay: Replay, decision: Decision
+    ) -> tuple[Scope, tuple[bytes, bytes] | None]:
+        """The scope of the changed request, and the header that the answer to it gets."""
+        body = None
+        if ahead.whole:
+            wishes = (decision.clamp_output_tokens, decision.model)
+            body = openai_body.degraded(ahead.body, scope["path"], *wishes)
+        self.degraded.labels("not_applied" if body is None else "applied").inc()
+        if body is None:
+            return scope, None
+        replay.replace(body)
+        handle = decision.continuation
+        header = None if handle is None else (CONTINUATION.encode(), handle.encode())
+        return with_length(scope, len(body)), header
 
     def _settle(self, answer: Answer) -> None:
         if answer not in self._open:
@@ -243,10 +272,6 @@ class TidegateMiddleware:
             await self.gate.clock.sleep(self.gate.settings.rules.lease_s / RENEWALS_PER_LEASE)
             for answer in self._open:
                 self.gate.renew(answer.reservation_id)
-
-
-def _name(told: str | None) -> str | None:
-    return None if told is None else openai_body.name(told)
 
 
 def _task(job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -5,9 +5,10 @@ sees only the requests of its own process: where several processes serve one eng
 limits (section `shared` of the configuration), or let a gateway ask `tidegate serve` instead.
 """
 
+import math
 import os
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from serving.clock import Clock
 from serving.config.mapping import read_settings
 from serving.controller.decide import Controller
 from serving.controller.decision import Decision
+from serving.controller.waiting import Ticket
 from serving.engine import Engine
 from serving.facts import facts_of
 from serving.messages import AdmitRequest, SettleRequest
@@ -26,6 +28,7 @@ from serving.metrics import Gauges, Metrics
 from serving.scraping import Scraping
 from serving.settings import Settings
 from serving.shared.optional import sharing_of
+from serving.waiting_room import WaitingRoom
 
 _YES, _NO = ("1", "true", "yes"), ("0", "false", "no", "")
 
@@ -39,12 +42,19 @@ class Configuration:
         bundle: folder of the bundle; None decides by the rules alone, and records nothing.
         trust_headers: headers that start with `x-tidegate-`, and the tenant header of the settings, count.
             Only where a gateway in front takes them away from clients.
+        max_wait_ms: how long a request for which there is no room yet waits for its turn, up to the longest
+            wait of the rules; None refuses it at once. A trusted `x-tidegate-max-wait-ms` counts first.
 
     """
 
     settings: Settings = field(default_factory=Settings)
     bundle: Path | None = None
     trust_headers: bool = False
+    max_wait_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_wait_ms is not None and not 0 < self.max_wait_ms < math.inf:
+            raise InputError(f"max_wait_ms must be over 0 and finite; got {self.max_wait_ms!r}.")
 
 
 class Gate(Protocol):
@@ -60,6 +70,12 @@ class Gate(Protocol):
 
     def admit(self, request: AdmitRequest) -> Decision:
         """Decide on a request."""
+        ...
+
+    async def admit_or_wait(
+        self, request: AdmitRequest, left: Callable[[], Awaitable[None]]
+    ) -> Decision | None:
+        """Decide within the request's ``max_wait_ms``; None when its client has ``left`` before."""
         ...
 
     def settle(self, request: SettleRequest) -> bool:
@@ -87,6 +103,7 @@ class RulesAlone:
         self.controller = Controller(settings.rules, id_prefix=prefix, wall_offset_s=offset_s)
         self.sharing = sharing_of(self.controller, settings.shared, clock)
         self.metrics = Metrics(self._gauges)
+        self.waiting = WaitingRoom(self.controller, clock, self.metrics.registry)
         self._admitted = {lane: self.metrics.admitted.labels(lane) for lane in LANES}
         self.scraping: Scraping | None = None
         if settings.scrape:
@@ -101,10 +118,18 @@ class RulesAlone:
     def admit(self, request: AdmitRequest) -> Decision:
         """Decide on a request."""
         decision = self.controller.admit(facts_of(request), self.clock.monotonic_s())
-        if decision.admitted:
-            self._admitted[decision.lane].inc()
-        else:
-            self.metrics.refused.labels(decision.lane, decision.reason).inc()
+        self._count(request, decision)
+        return decision
+
+    async def admit_or_wait(
+        self, request: AdmitRequest, left: Callable[[], Awaitable[None]]
+    ) -> Decision | None:
+        """Decide within the request's ``max_wait_ms``; None when its client has ``left`` before."""
+        now_s = self.clock.monotonic_s()
+        answer = self.controller.enqueue(facts_of(request), now_s, request.max_wait_ms or 0.0)
+        decision = await self.waiting.wait(answer, left) if isinstance(answer, Ticket) else answer
+        if decision is not None:
+            self._count(request, decision)
         return decision
 
     def settle(self, request: SettleRequest) -> bool:
@@ -116,6 +141,14 @@ class RulesAlone:
     def renew(self, reservation_id: str) -> bool:
         """Start the lease of a request that is still running anew; false when there is none of that name."""
         return self.controller.renew(reservation_id, self.clock.monotonic_s())
+
+    def _count(self, request: AdmitRequest, decision: Decision) -> None:
+        if request.retry_count or request.retry_of is not None:
+            self.metrics.retries.labels(decision.lane).inc()
+        if decision.admitted:
+            self._admitted[decision.lane].inc()
+        else:
+            self.metrics.refused.labels(decision.lane, decision.reason).inc()
 
     def _gauges(self) -> Gauges:
         seen = self.controller.snapshot(self.clock.monotonic_s())
@@ -133,8 +166,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Configuration:
     """Configuration by environment variables, for servers that start a middleware without arguments.
 
     TIDEGATE_CONFIG is the configuration file, TIDEGATE_BUNDLE the folder of the bundle, TIDEGATE_STATE the
-    file in which the false-alarm budget outlives a restart, TIDEGATE_TRUST_HEADERS 1 or 0; each may be
-    absent.
+    file in which the false-alarm budget outlives a restart, TIDEGATE_TRUST_HEADERS 1 or 0,
+    TIDEGATE_MAX_WAIT_MS the longest wait for room; each may be absent.
 
     Raises:
         InputError: when the configuration file, or a value, can't be used.
@@ -144,10 +177,15 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Configuration:
     trust = environ.get("TIDEGATE_TRUST_HEADERS", "").lower()
     if trust not in _YES + _NO:
         raise InputError(f"TIDEGATE_TRUST_HEADERS must be 1 or 0; got {trust!r}.")
+    wait = environ.get("TIDEGATE_MAX_WAIT_MS", "")
+    try:
+        max_wait_ms = float(wait) if wait else None
+    except ValueError as error:
+        raise InputError(f"TIDEGATE_MAX_WAIT_MS must be a number of milliseconds; got {wait!r}.") from error
     settings = read_settings(Path(config)) if config else Settings()
     if state:
         settings = replace(settings, state_file=Path(state))
-    return Configuration(settings, Path(bundle) if bundle else None, trust in _YES)
+    return Configuration(settings, Path(bundle) if bundle else None, trust in _YES, max_wait_ms)
 
 
 def build(configuration: Configuration, clock: Clock) -> Gate:

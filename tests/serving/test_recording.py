@@ -113,6 +113,25 @@ def test_every_request_its_decision_and_its_end_are_recorded(advisory: Bundle, t
     ]
 
 
+def test_a_retry_names_the_refused_attempt_that_it_repeats(advisory: Bundle, tmp_path: Path) -> None:
+    service, clock = service_on(advisory, tmp_path)
+    first = {"prompt_tokens": 90_000, "tenant": "acme", "request_id": "a"}
+    for attempt in (
+        {"retry_count": 0},
+        {"retry_count": 1, "request_id": "b"},
+        {"retry_count": 1, "request_id": "c"},  # of another client: its first attempt was not seen here
+        {"retry_count": 2, "request_id": "d"},
+        {"retry_of": "told", "request_id": "e"},
+    ):
+        service.admit(AdmitRequest.model_validate(first | attempt))
+        clock.advance(1.0)
+    service.close()
+    requests = stored(tmp_path, "SELECT request_id, retry_of FROM lake.requests ORDER BY arrived_at")
+    assert requests == [("a", None), ("b", "a"), ("c", None), ("d", "c"), ("e", "told")]
+    retries = service.metrics.registry.get_sample_value("tidegate_retries_total", {"lane": "standard"})
+    assert retries == 4
+
+
 def test_every_tick_and_every_judged_tick_is_recorded(advisory: Bundle, tmp_path: Path) -> None:
     service, clock = service_on(advisory, tmp_path)
     for _ in range(300 // 5):

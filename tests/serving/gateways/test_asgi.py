@@ -3,7 +3,9 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.clock import ManualClock, SystemClock
+from serving.controller.degradation import DegradationRules
 from serving.controller.rules import Rules
 from serving.gateways import asgi
 from serving.gateways.asgi import TidegateMiddleware
+from serving.gateways.asgi_degrade import DegradeMiddleware
 from serving.gateways.in_process import Configuration, RulesAlone
 from serving.messages import AdmitRequest, SettleRequest
 from serving.service import Service
@@ -338,9 +342,13 @@ class Engine:
 
     def __init__(self) -> None:
         self.released = threading.Event()
+        self.asked: list[dict[str, Any]] = []
+        self.lengths: list[tuple[int, int]] = []
 
     async def answer(self, request: Request) -> Response:
-        act = (await request.json()).get("act")
+        self.lengths.append((int(request.headers["content-length"]), len(await request.body())))
+        self.asked.append(await request.json())
+        act = self.asked[-1].get("act")
         if act == "hold":
             return StreamingResponse(self.hold(), media_type="text/event-stream")
         return JSONResponse({"usage": {"completion_tokens": 5}})
@@ -419,3 +427,163 @@ def test_nothing_stays_reserved_when_streams_are_cut_at_random_points(caplog: py
     asyncio.run(run())
     assert (held(middleware), count(middleware, "admitted")) == (0, 70)
     assert not caplog.records
+
+
+LADDER = DegradationRules(smaller_models={"m": "m-mini"}, climb_s=0.001)
+RULES = Rules(capacity_tokens=CAPACITY_TOKENS, degradation=LADDER)
+
+
+@contextlib.contextmanager
+def guarded_engine(**more: Any) -> Iterator[tuple[Engine, TidegateMiddleware, str]]:
+    """An engine on a real server, guarded by the rules on the real clock."""
+    made: list[TidegateMiddleware] = []
+
+    def middleware(app: ASGIApp) -> TidegateMiddleware:
+        made.append(TidegateMiddleware(app, Configuration(Settings(rules=RULES), **more), SystemClock()))
+        return made[-1]
+
+    engine = Engine()
+    app = Starlette(
+        routes=[Route("/v1/{path:path}", engine.answer, methods=["POST"])],
+        middleware=[Middleware(middleware)],
+    )
+    with running(app) as port:
+        yield engine, made[0], f"http://127.0.0.1:{port}/v1/completions"
+    engine.released.set()
+
+
+def overload(middleware: TidegateMiddleware, step: int) -> None:
+    """Let the rules' ladder stand at a step."""
+    controller, clock = middleware.gate.controller, middleware.gate.clock
+    for _ in range(step):
+        controller.observe_engine(clock.monotonic_s(), queue_depth=6_000, batch_tokens=0, kv_miss_rate=0)
+        time.sleep(0.002)
+
+
+def test_an_overloaded_engine_gets_shorter_answers_on_a_smaller_model_and_the_client_may_go_on():
+    with guarded_engine() as (engine, middleware, url):
+        assert "x-tidegate-continuation" not in httpx.post(url, content=body(max_tokens=4_000)).headers
+        assert engine.asked[-1]["max_tokens"] == 4_000
+        overload(middleware, 2)
+        answer = httpx.post(url, content=body(max_tokens=4_000, min_tokens=2_000, seed=7))
+        assert engine.asked[-1] == {
+            "model": "m-mini",
+            "prompt": "a" * 400,
+            "max_tokens": 1_024,
+            "min_tokens": 1_024,
+            "seed": 7,
+        }
+        assert engine.lengths[-1][0] == engine.lengths[-1][1]
+        handle = answer.headers["x-tidegate-continuation"]
+
+        asked = asked_of(middleware.gate)
+        rest = httpx.post(url, content=body(prompt="a" * 4_500), headers={"x-tidegate-continuation": handle})
+        assert asked[0].continuation == handle
+        assert engine.asked[-1]["model"] == "m-mini"  # it goes on where it began
+        assert rest.headers.get("x-tidegate-continuation") != handle
+        assert middleware.gate.controller._gate.overload.continuations.unknown == 0
+        assert held(middleware) == 0
+
+
+def test_a_body_that_cant_be_changed_goes_on_as_it_came_and_is_counted():
+    app = App([START, *chunks(b"")])
+    middleware = guard(app)
+    now_s = middleware.gate.clock.monotonic_s()
+    middleware.gate.controller.observe_engine(now_s, queue_depth=6_000, batch_tokens=0, kv_miss_rate=0)
+    for odd in (b"[1, 2]", b"\xff\xfe", b";base64," + b"x" * 300_000):
+        app.got.clear()
+        sent = call(middleware, odd)
+        assert app.got[0]["body"] == odd
+        assert b"x-tidegate-continuation" not in dict(sent[0]["headers"])
+        assert app.scope["tidegate"].clamp_output_tokens == 1_024
+    registry = middleware.gate.metrics.registry
+    assert registry.get_sample_value("tidegate_asgi_degraded_total", {"result": "not_applied"}) == 3
+
+
+def test_a_request_waits_for_its_turn_and_is_let_in_as_soon_as_there_is_room():
+    with guarded_engine(max_wait_ms=20_000) as (engine, middleware, url), ThreadPoolExecutor() as pool:
+        held_back = filled(middleware)
+        answer = pool.submit(httpx.post, url, content=body(prompt="a" * 40_000), timeout=60)
+        until(lambda: waiting(middleware) == 1)
+        assert engine.asked == []
+        for reservation_id in held_back:
+            middleware.gate.settle(SettleRequest(reservation_id=reservation_id, outcome="served"))
+        assert answer.result().json()["usage"]["completion_tokens"] == 5
+        assert (waiting(middleware), held(middleware)) == (0, 0)
+
+
+def test_a_request_whose_turn_does_not_come_is_refused_in_time():
+    with guarded_engine(max_wait_ms=50) as (engine, middleware, url):
+        filled(middleware)
+        answer = httpx.post(url, content=body(prompt="a" * 40_000), timeout=60)
+        assert (answer.status_code, answer.headers["x-tidegate-reason"]) == (429, "wait_expired")
+        assert (engine.asked, waiting(middleware)) == ([], 0)
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_the_queue():
+    with guarded_engine(max_wait_ms=20_000) as (engine, middleware, url):
+        before = filled(middleware)
+        tokens = held(middleware)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url, content=body(prompt="a" * 40_000), timeout=0.3)
+        until(lambda: count(middleware, "left") == 1)
+        assert (waiting(middleware), held(middleware), len(before) > 0) == (0, tokens, True)
+        assert engine.asked == []
+
+
+def test_how_long_to_wait_is_a_gateways_word_and_no_clients():
+    for trust_headers in (False, True):
+        middleware = guard(App([START, *chunks(b"")]), trust_headers=trust_headers)
+        asked: list[AdmitRequest] = []
+        middleware.gate.make_room = asked_in(asked)
+        call(middleware, body(), headers={"x-tidegate-max-wait-ms": "900", "x-stainless-retry-count": "2"})
+        assert asked[0].max_wait_ms == (900 if trust_headers else None)
+        assert asked[0].retry_count == 2
+
+
+def asked_in(asked: list[AdmitRequest]) -> Any:
+    async def make_room(request: AdmitRequest) -> None:
+        asked.append(request)
+
+    return make_room
+
+
+def filled(middleware: TidegateMiddleware) -> list[str]:
+    """Names of reservations that leave no room for a long prompt."""
+    names = []
+    request = AdmitRequest(prompt_tokens=5_000, max_tokens=1)
+    while name := middleware.gate.admit(request).reservation_id:
+        names.append(name)
+    return names
+
+
+def waiting(middleware: TidegateMiddleware) -> int:
+    now_s = middleware.gate.clock.monotonic_s()
+    return sum(lane.waiting for lane in middleware.gate.controller.snapshot(now_s).lanes.values())
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "reached"),
+    [
+        ({"x-tidegate-clamp-output-tokens": "64"}, {"max_tokens": 100}, {"max_tokens": 64}),
+        ({"x-tidegate-clamp-output-tokens": "64"}, {}, {"max_tokens": 64}),
+        ({"x-tidegate-clamp-output-tokens": "64"}, {"max_tokens": 9}, {"max_tokens": 9}),
+        ({"x-tidegate-model": "m-mini"}, {"max_tokens": 9}, {"max_tokens": 9, "model": "m-mini"}),
+        (
+            {"x-tidegate-clamp-output-tokens": "", "x-tidegate-model": ""},
+            {"max_tokens": 9},
+            {"max_tokens": 9},
+        ),
+        ({}, {"max_tokens": 9}, {"max_tokens": 9}),
+    ],
+)
+def test_what_a_gateways_headers_ask_for_is_set_in_the_body(
+    told: dict[str, str], asked: dict[str, int], reached: dict[str, Any]
+):
+    engine = Engine()
+    routes = [Route("/v1/{path:path}", engine.answer, methods=["POST"])]
+    with running(DegradeMiddleware(Starlette(routes=routes))) as port:
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        assert httpx.post(url, content=body(**asked), headers=told).status_code == 200
+    assert engine.asked[-1] == {"model": "m", "prompt": "a" * 400} | reached
+    assert engine.lengths[-1][0] == engine.lengths[-1][1]
