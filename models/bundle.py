@@ -98,8 +98,13 @@ class Bundle:
 
     @property
     def version(self) -> str:
-        """Short name of this very model, from its content."""
-        return self.manifest.model_sha256[:12]
+        """Short name of this very model and calibration, from their content.
+
+        A threshold belongs to one calibration: the same model, calibrated anew, is another bundle. The same
+        bundle written again, with other metrics or package versions, is not.
+        """
+        calibration = self.manifest.guard.model_dump_json(exclude_defaults=True)
+        return hashlib.sha256(f"{self.manifest.model_sha256} {calibration}".encode()).hexdigest()[:12]
 
     @property
     def providers(self) -> list[str]:

@@ -24,27 +24,33 @@ class Guards:
     Attributes:
         bundle: version of the bundle that serves.
         guard: its guard.
-        aside: by version, what other bundles' guards have seen; the one set aside last stands last.
+        aside: by version, other bundles' guards; the one set aside last stands last.
 
     """
 
     bundle: str
     guard: Guard
-    aside: dict[str, dict[str, Any]] = field(default_factory=dict)
+    aside: dict[str, Guard] = field(default_factory=dict)
 
     def swap(self, bundle: str, manifest: Manifest) -> Guard:
         """Set the guard aside and take up that of another bundle; the ledger, which is the gate's, goes on.
 
         A bundle that served before goes on with its own threshold, skill gate and trip wire: loading others
-        in between mends no wire. The bundle that serves keeps its guard as it is.
+        in between mends no wire, nor does writing the same bundle again. The bundle that serves keeps its
+        guard as it is. A model that was calibrated anew is another bundle (models.bundle.Bundle.version).
         """
         if bundle == self.bundle:
             return self.guard
-        self.aside[self.bundle] = _evidence(self.guard)
+        before, ledger = self.guard, self.guard.ledger
+        before.pause()
+        self.aside[self.bundle] = before
         known = self.aside.pop(bundle, None)
-        self.guard = _take_up(known, manifest, self.guard.ledger)
-        self.bundle = bundle
-        for version in [version for version, seen in self.aside.items() if not _tripped(seen)]:
+        if known is None:
+            known = Guard.start(manifest.guard, ledger)
+        else:
+            known.resume(ledger)
+        self.bundle, self.guard = bundle, known
+        for version in [version for version, guard in self.aside.items() if not guard.muted]:
             if len(self.aside) <= MOST_ASIDE:
                 break
             del self.aside[version]
@@ -52,7 +58,8 @@ class Guards:
 
     def to_dict(self) -> dict[str, Any]:
         """What is to be written: a snapshot in plain JSON types."""
-        return guard_state(self.bundle, self.guard) | {"aside": dict(self.aside)}
+        aside = {version: guard.evidence() for version, guard in self.aside.items()}
+        return guard_state(self.bundle, self.guard) | {"aside": aside}
 
 
 def load_guards(path: Path | None, bundle_version: str, manifest: Manifest) -> Guards:
@@ -89,9 +96,8 @@ def load_guards(path: Path | None, bundle_version: str, manifest: Manifest) -> G
     try:
         # Ticks of the process before can't be judged any more: their charges stand to the end.
         guard = Guard.from_dict({**state["guard"], "unsettled": []})
-        for seen in aside.values():
-            _take_up(seen, manifest, Ledger())  # a damaged one is told now, not when it is wanted
-        guards = Guards(str(state.get("bundle")), guard, aside)
+        others = {version: _paused(seen) for version, seen in aside.items()}
+        guards = Guards(str(state.get("bundle")), guard, others)
         guards.swap(bundle_version, manifest)
     except InputError as error:
         raise InputError(_damaged(path, str(error))) from error
@@ -128,22 +134,9 @@ def _damaged(path: Path, why: str) -> str:
     )
 
 
-def _evidence(guard: Guard) -> dict[str, Any]:
-    """What a guard has seen; its ledgers go on without it, and its open ticks will not be told to it."""
-    of_the_gate = ("ledger", "would_ledger")
-    seen = {name: value for name, value in guard.to_dict().items() if name not in of_the_gate}
-    return seen | {"unsettled": [], "stood": False, "over_since_s": None}
-
-
-def _take_up(seen: Mapping[str, Any] | None, manifest: Manifest, ledger: Ledger) -> Guard:
-    """The guard that has seen this; a fresh one of the bundle where it never served."""
-    if seen is None:
-        return Guard.start(manifest.guard, ledger)
-    books = ledger.to_dict()
-    guard = Guard.from_dict({**seen, "ledger": books, "would_ledger": books})
-    guard.ledger = ledger
+def _paused(seen: Mapping[str, Any]) -> Guard:
+    """The guard that has seen this, without books; its open ticks can't be judged any more."""
+    books = Ledger().to_dict()
+    guard = Guard.from_dict({**seen, "unsettled": [], "ledger": books, "would_ledger": books})
+    guard.pause()
     return guard
-
-
-def _tripped(seen: Mapping[str, Any]) -> bool:
-    return bool((seen.get("wire") or {}).get("tripped"))

@@ -117,6 +117,7 @@ class Predictor:
         self.failures = 0
         self.judged: list[Matured] = []  # by the latest tick
         self.blind: str | None = None  # why nothing is known of the engines, where they are to tell
+        self._before: list[Guard] = []  # of bundles before, while ticks that they decided have yet to mature
         self._target = 0.0
         self._score: float | None = None
         self._last_s = -TICK_S
@@ -158,9 +159,13 @@ class Predictor:
         return self._caught_up
 
     def swap(self, bundle: Forecasts, guard: Guard) -> None:
-        """Forecast with another bundle from the next tick on; traffic, outcomes and budget go on."""
+        """Forecast with another bundle from the next tick on; traffic, outcomes and budget go on.
+
+        What the guard before has decided, it still learns the outcome of; the new one never does.
+        """
         if guard is not self.guard:
             self._score = None  # of the other model, on another scale
+            self._before = [before for before in [*self._before, self.guard] if before is not guard]
         if guard.advisory:
             self._target = 0.0
         self.bundle, self.guard = bundle, guard
@@ -205,8 +210,13 @@ class Predictor:
         features = self.offered.features(t_s)
         self.judged = self.meter.mature(t_s, self.offered.work)
         for tick in self.judged:
-            onset_s = None if tick.next_onset_s is None else self._unix_s(tick.next_onset_s)
-            self.guard.settle(self._unix_s(tick.t_s), tick.negative, late=tick.late, onset_s=onset_s)
+            at_s, onset_s = self._unix_s(tick.t_s), tick.next_onset_s
+            onset_s = None if onset_s is None else self._unix_s(onset_s)
+            self.guard.settle(at_s, tick.negative, late=tick.late, onset_s=onset_s)
+            for guard in self._before:
+                if guard.awaits(at_s):
+                    guard.learn(at_s, tick.negative, late=tick.late, onset_s=onset_s)
+        self._before = [guard for guard in self._before if guard.awaiting]
         if not decide:
             return
         self.seen = seen = self._look(t_s, features)

@@ -149,9 +149,12 @@ class Guard:
             onset_s: the next onset after the tick where one came within 60 s, whether the tick counts or not.
 
         """
-        if not self.ledger.settle(t_s, negative):
-            return
-        self.would_ledger.settle(t_s, negative)
+        if self.ledger.settle(t_s, negative):
+            self.would_ledger.settle(t_s, negative)
+            self.learn(t_s, negative, late=late, onset_s=onset_s)
+
+    def learn(self, t_s: int, negative: bool, *, late: bool = False, onset_s: int | None = None) -> None:
+        """Learn how tick ``t_s`` turned out, as `settle` has it, where the ledgers are settled by another."""
         noted = self._unsettled.pop(t_s, None)
         # Outcomes come in order: what is older than this one will never be settled.
         self._unsettled = {later: was for later, was in self._unsettled.items() if later > t_s}
@@ -173,8 +176,28 @@ class Guard:
             in_time = since_s is not None and onset_s is not None and onset_s - since_s >= HORIZON_S[0]
             self.wire.settle(noted.over, negative=negative, late=late, in_time=in_time)
 
-    def to_dict(self) -> dict[str, Any]:
-        """State in plain JSON types."""
+    def awaits(self, t_s: int) -> bool:
+        """Tell whether it decided tick ``t_s`` and has not learned yet how that turned out."""
+        return t_s in self._unsettled
+
+    @property
+    def awaiting(self) -> bool:
+        """Outcomes of ticks that it decided are still to come."""
+        return bool(self._unsettled)
+
+    def pause(self) -> None:
+        """Decide no more, until `resume`; what was decided may still be learned from."""
+        self.would_ledger = self.ledger  # a copy would go out of date
+        self._stood = False
+
+    def resume(self, ledger: Ledger) -> None:
+        """Decide again, on the books of the guard that decided meanwhile."""
+        self.ledger, self.would_ledger = ledger, Ledger.from_dict(ledger.to_dict())
+        if not self._unsettled:
+            self._over_since_s = None  # ticks that others decided lie between
+
+    def evidence(self) -> dict[str, Any]:
+        """All of the state but the ledgers, in plain JSON types."""
         return {
             "version": VERSION,
             "threshold": self.threshold,
@@ -182,11 +205,14 @@ class Guard:
             "stood": self._stood,
             "over_since_s": self._over_since_s,
             "unsettled": [[t_s, noted.over, noted.would] for t_s, noted in self._unsettled.items()],
-            "ledger": self.ledger.to_dict(),
-            "would_ledger": self.would_ledger.to_dict(),
             "skill": None if self.skill is None else self.skill.to_dict(),
             "wire": None if self.wire is None else self.wire.to_dict(),
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """State in plain JSON types."""
+        ledgers = {"ledger": self.ledger.to_dict(), "would_ledger": self.would_ledger.to_dict()}
+        return self.evidence() | ledgers
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Guard":

@@ -48,11 +48,18 @@ def test_the_manifest_comes_back_whole(bundle_folder: Path, forecaster: Forecast
     assert manifest.training.requests == 6_000
 
 
-def test_the_version_names_the_model(bundle_folder: Path):
+def test_the_version_names_model_and_calibration(bundle_folder: Path):
     bundle = Bundle.load(bundle_folder)
-    assert bundle.manifest.model_sha256.startswith(bundle.version)
     assert len(bundle.version) == 12
     assert bundle.providers[-1] == providers()[-1] == "CPUExecutionProvider"
+    manifest = json.loads((bundle_folder / MANIFEST_FILE).read_text())
+
+    def version(**changed: Any) -> str:
+        (bundle_folder / MANIFEST_FILE).write_text(json.dumps(manifest | changed))
+        return Bundle.load(bundle_folder).version
+
+    assert version() == version(metrics={}, versions={"tidegate": "9.9.9"}) == bundle.version
+    assert version(guard=manifest["guard"] | {"threshold": 1.25}) != bundle.version
 
 
 def test_writing_again_replaces_the_bundle(bundle_folder: Path, model: bytes, forecaster: Forecaster):

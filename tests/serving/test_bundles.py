@@ -82,6 +82,46 @@ def test_a_swap_there_and_back_mends_no_trip_wire(client: Client) -> None:
     assert client.service.predictor.guard.muted
 
 
+def saved_again(folder: Path, threshold: float, to: Path) -> None:
+    """The bundle with other metrics and that threshold."""
+    shutil.copytree(folder, to)
+    manifest = json.loads((to / MANIFEST_FILE).read_text())
+    manifest["guard"]["threshold"] = threshold
+    manifest["metrics"] = {"event_recall": 0.9}
+    (to / MANIFEST_FILE).write_text(json.dumps(manifest))
+
+
+def test_the_same_model_calibrated_anew_has_its_own_threshold_and_wire_and_the_gates_ledger(
+    client: Client, root: Path
+) -> None:
+    saved_again(root / "a", 3.0, root / "a-anew")
+    service = client.service
+    service.predictor.guard.ledger.settle(1, True)
+    books, wire = service.predictor.guard.ledger.to_dict(), service.predictor.guard.wire
+    assert wire is not None
+    wire.tripped = True
+    told = client.post("a-anew").json()
+    assert told["bundle"] != told["before"]
+    guard = service.predictor.guard
+    assert (guard.threshold, guard.muted) == (3.0, False)
+    assert guard.ledger.to_dict() == guard.would_ledger.to_dict() == books
+    client.post("a")
+    assert (service.predictor.guard.threshold, service.predictor.guard.muted) == (1.0, True)
+
+
+def test_writing_a_tripped_bundle_again_mends_no_wire(client: Client, root: Path) -> None:
+    saved_again(root / "a", 1.0, root / "a-again")
+    guard = client.service.predictor.guard
+    assert guard.wire is not None
+    guard.wire.tripped = True
+    told = client.post("a-again").json()
+    assert (told["bundle"], told["changed"]) == (told["before"], True)
+    assert client.service.predictor.guard is guard
+    client.post("b")
+    client.post("a-again")
+    assert client.service.predictor.guard.muted
+
+
 @pytest.mark.parametrize(
     "name", ["..", "../a", "a/../../a", "/etc", ".hidden", "a//b", "a/", "", "a\\..\\b", "a\x00b", "%2e%2e/a"]
 )

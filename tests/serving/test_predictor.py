@@ -14,8 +14,9 @@ from models.bundle import Forecast, Manifest
 from models.guard.guard import Guard
 from models.guard.ledger import Ledger
 from models.guard.skill import SkillGate
+from models.guard.tripwire import TripWire
 from serving.clock import ManualClock
-from serving.metering import Meter
+from serving.metering import MATURE_S, Meter
 from serving.offered import OfferedLoad
 from serving.predictor import CATCH_UP_TICKS, LATE_S, Predictor, tightening_target
 
@@ -270,6 +271,39 @@ def test_the_skill_gate_hears_of_each_onset_and_whether_an_alarm_stood_before_it
     assert onset.anticipated is foreseen
     assert not scene.predictor.guard.ledger.charges
     assert scene.state == "advisory"
+
+
+def test_after_a_swap_each_guard_hears_how_its_own_ticks_turned_out_and_of_no_others() -> None:
+    def learned(guard: Guard) -> int:
+        assert guard.wire is not None
+        ticks = guard.wire.to_dict()["over"]["ticks"]
+        assert isinstance(ticks, int)
+        return ticks
+
+    scene = warm(lambda call: 0.01)
+    first = scene.predictor.guard
+    first.wire = TripWire()
+    scene.run(300)
+    assert learned(first) == 300 // TICK_S
+    second = Guard(0.0, ledger=first.ledger, wire=TripWire())
+    first.pause()
+    scene.predictor.swap(Told(lambda call: 0.01), second)
+    calm = first.ledger.to_dict()["calm"][-1][1]
+    scene.run(MATURE_S)
+    assert (learned(first), first.awaiting, learned(second)) == ((300 + MATURE_S) // TICK_S, False, 0)
+    scene.run(100)
+    assert (learned(first), learned(second)) == ((300 + MATURE_S) // TICK_S, 100 // TICK_S)
+    assert second.ledger.to_dict()["calm"][-1][1] == calm + MATURE_S + 100  # each tick booked, once
+
+    second.pause()
+    first.resume(second.ledger)
+    scene.predictor.swap(Told(lambda call: 0.01), first)
+    second.pause()
+    scene.run(2 * MATURE_S)
+    assert (learned(first), learned(second)) == (
+        (300 + MATURE_S + MATURE_S) // TICK_S,
+        (100 + MATURE_S) // TICK_S,
+    )
 
 
 def test_ticks_are_every_five_seconds_from_the_first_request() -> None:

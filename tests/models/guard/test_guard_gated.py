@@ -200,3 +200,42 @@ def test_a_guard_starts_as_the_evidence_of_its_bundle_says(proof: bool) -> None:
     guard = Guard.start(state, ledger)
     assert (guard.threshold, guard.scale, guard.advisory, guard.muted) == (1.5, 0.5, not proof, False)
     assert guard.ledger is ledger
+
+
+def test_a_paused_guard_learns_of_its_own_ticks_and_books_nothing() -> None:
+    guard = Guard(1.0, ledger=earned(), skill=SkillGate(), wire=TripWire())
+    start_s = (guard.ledger.now_s or 0) + TICK_S
+    for t_s in range(start_s, start_s + 100, TICK_S):
+        guard.decide(t_s, 0.0)
+    guard.pause()
+    books, threshold = guard.ledger.to_dict(), guard.threshold
+    assert guard.awaits(start_s)
+    guard.learn(start_s, negative=True)
+    assert not guard.awaits(start_s)
+    assert guard.awaiting
+    assert guard.ledger.to_dict() == guard.would_ledger.to_dict() == books
+    assert guard.threshold is not None
+    assert threshold is not None
+    assert guard.threshold < threshold
+    assert guard.wire is not None
+    assert guard.wire.to_dict()["over"]["ticks"] == 1
+
+
+def test_a_resumed_guard_goes_by_the_books_of_now() -> None:
+    guard = Guard(1.0, ledger=earned())
+    guard.pause()
+    now = Ledger()
+    now.settle(1, negative=True)
+    guard.resume(now)
+    assert guard.ledger is now
+    assert guard.would_ledger is not now
+    assert guard.would_ledger.to_dict() == now.to_dict()
+    assert not guard.decide(10, 9.0).alarm  # one calm tick pays for no alarm
+
+
+def earned() -> Ledger:
+    """A ledger with budget, as after calm hours."""
+    ledger = Ledger()
+    for t_s in range(0, 36_000, TICK_S):
+        ledger.settle(t_s, negative=True)
+    return ledger
