@@ -2,7 +2,9 @@
 
 A key comes as `authorization: Bearer KEY` or as `x-tidegate-key: KEY`. Gateways pass a client's own
 `authorization` header on with their checks, so below `/gateways/` only `x-tidegate-key` counts, which the
-gateway's configuration sets. Without keys everything is open; then the service listens on loopback only,
+gateway's configuration sets. A gateway whose key is wrong gets 503 there: to it the check has failed, so that
+its clients' requests go in unchecked, as while we are away, and are not refused for a key that isn't theirs.
+Without keys everything is open; then the service listens on loopback only,
 unless its operator says otherwise (serving.server).
 """
 
@@ -27,6 +29,7 @@ NEEDS: tuple[tuple[str, keys.Scope], ...] = (
 )
 """Start of a path, and the scope that it needs; all else needs read to look at and control to change."""
 KEY_HEADER = "x-tidegate-key"
+GATEWAYS = "/gateways/"
 
 
 def needed(method: str, path: str) -> keys.Scope | None:
@@ -46,7 +49,10 @@ def needed(method: str, path: str) -> keys.Scope | None:
 
 
 class Access:
-    """ASGI middleware that answers 401 without a known key and 403 where its scopes don't reach."""
+    """ASGI middleware that answers 401 without a known key and 403 where its scopes don't reach.
+
+    Below `/gateways/` both are 503.
+    """
 
     def __init__(self, app: ASGIApp, ring: KeyRing, clock: Clock, registry: CollectorRegistry) -> None:
         """Accept the keys of a ring; with none everything is open."""
@@ -83,6 +89,8 @@ class Access:
         self._denied.labels(reason).inc()
         whose = f", key of {key.name}" if key else ""
         self._complaints.log(PermissionError(f"{reason}: {need} was needed{whose}"))
+        if scope["path"].startswith(GATEWAYS):
+            status = 503
         answer = problems.problem(status, detail)
         if status == 401:
             answer.headers["www-authenticate"] = "Bearer"
@@ -93,6 +101,6 @@ def _presented(headers: Headers, path: str) -> str | None:
     if KEY_HEADER in headers:
         return headers[KEY_HEADER]
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    if path.startswith("/gateways/") or scheme.lower() != "bearer":
+    if path.startswith(GATEWAYS) or scheme.lower() != "bearer":
         return None
     return value.strip()

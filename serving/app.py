@@ -150,7 +150,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
                     from serving.gateways import envoy_proc  # gRPC is an extra
 
                     app.state.ext_proc_port = await stack.enter_async_context(
-                        envoy_proc.running(service, *settings.ext_proc)
+                        envoy_proc.running(service, *settings.ext_proc, ring)
                     )
                 yield
         finally:

@@ -9,6 +9,10 @@ however long the answer takes.
 Nothing here changes a request: in `observability_mode` nobody waits for answers, otherwise each step gets
 an empty one. Of the engine's answer only the counts are kept.
 
+Where the service has keys, a stream must bring one of the scope `admit` in its metadata, as `authorization:
+Bearer KEY` or `x-tidegate-key: KEY`; Envoy sets it by `initial_metadata` of its `grpc_service`. Without, it
+ends with UNAUTHENTICATED and settles nothing.
+
 https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/ext_proc_filter
 """
 
@@ -23,15 +27,21 @@ from grpc.aio import ServicerContext
 from prometheus_client import Counter, Gauge
 
 from data.errors import InputError
+from serving import keys
+from serving.access import KEY_HEADER
 from serving.gateways.ext_proc_messages import SERVICE, ProcessingRequest, ProcessingResponse
 from serving.gateways.request_facts import RESERVATION
 from serving.gateways.usage import UsageReader
+from serving.key_ring import KeyRing
 from serving.messages import NAME_LENGTH, Outcome, SettleRequest
+from serving.recording import Rarely
 from serving.service import Service
 
 DROPPED = "x-llm-d-request-dropped-reason"
 FAILED_OPEN = "x-envoy-auth-failure-mode-allowed"
 RENEWALS_PER_LEASE = 3
+SCOPE: keys.Scope = "admit"
+"""Whoever may admit may settle, as in POST /v1/settle."""
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port in use must be an error, not a share of its connections
     # An Envoy that vanished without a word must not keep its reservations for ever.
@@ -106,9 +116,17 @@ class Exchange:
 class ExternalProcessor:
     """The gRPC service; `serving` runs it."""
 
-    def __init__(self, service: Service) -> None:
-        """Settle with ``service``; its registry gets the counter."""
+    def __init__(self, service: Service, ring: KeyRing | None = None) -> None:
+        """Settle with ``service``, whose registry gets the counters, for those who have a key of the ring."""
         self._service = service
+        self._ring = ring
+        self._complaints = Rarely("ext_proc stream denied", service.clock)
+        self.denied = Counter(
+            "tidegate_envoy_denied",
+            "Streams of Envoy without a key, with an unknown one, or with one that is not for this.",
+            ["reason"],
+            registry=service.metrics.registry,
+        )
         self._open: set[Exchange] = set()
         self.settlements = Counter(
             "tidegate_envoy_settlements",
@@ -124,8 +142,10 @@ class ExternalProcessor:
         )
         watched.set_function(lambda: sum(exchange.reservation_id is not None for exchange in self._open))
 
-    async def process(self, steps: AsyncIterator[Any], _: ServicerContext) -> AsyncIterator[Any]:
+    async def process(self, steps: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
         """Serve one stream: a request and its answer."""
+        if self._ring is not None and self._ring.keys:
+            await self._authorise(self._ring.keys, context)
         exchange = Exchange()
         self._open.add(exchange)
         try:
@@ -137,6 +157,23 @@ class ExternalProcessor:
                     yield ProcessingResponse(**{step.WhichOneof("step"): {}})
         finally:  # also when Envoy resets the stream: client or engine has gone
             self._settle(exchange)
+
+    async def _authorise(self, accepted: Sequence[keys.Key], context: ServicerContext) -> None:
+        """End a stream that brings no key, an unknown one, or one that is not for this."""
+        told = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+        scheme, _, bearer = told.get("authorization", "").partition(" ")
+        presented = told.get(KEY_HEADER, bearer.strip() if scheme.lower() == "bearer" else "")
+        key = keys.owner_of(accepted, presented)
+        if key is not None and SCOPE in key.scopes:
+            return
+        if key is not None:
+            status, reason = grpc.StatusCode.PERMISSION_DENIED, "scope"
+        else:
+            status, reason = grpc.StatusCode.UNAUTHENTICATED, "unknown" if presented else "missing"
+        self.denied.labels(reason).inc()
+        whose = f", key of {key.name}" if key else ""
+        self._complaints.log(PermissionError(f"{reason}: {SCOPE} was needed{whose}"))
+        await context.abort(status, f"The metadata must have a key of the scope {SCOPE}.")
 
     def renew(self) -> None:
         """Start the leases of all requests that Envoy still holds anew."""
@@ -163,14 +200,20 @@ class ExternalProcessor:
 
 
 @contextlib.asynccontextmanager
-async def running(service: Service, host: str, port: int) -> AsyncIterator[int]:
+async def running(service: Service, host: str, port: int, ring: KeyRing | None = None) -> AsyncIterator[int]:
     """Serve ext_proc on the running event loop; yields the port, a free one for port 0.
+
+    Args:
+        service: settles.
+        host: address to listen on.
+        port: to listen on.
+        ring: keys that streams must bring one of; without any, everyone may stream.
 
     Raises:
         InputError: when the address can't be listened on.
 
     """
-    processor = ExternalProcessor(service)
+    processor = ExternalProcessor(service, ring)
     handler = grpc.stream_stream_rpc_method_handler(
         processor.process,
         request_deserializer=ProcessingRequest.FromString,

@@ -64,7 +64,14 @@ def test_a_gateway_check_counts_only_the_key_that_the_gateway_sets() -> None:
     """Gateways pass the authorization header of their clients on."""
     path = "/gateways/envoy/v1/chat/completions"
     assert call("POST", path, {"x-tidegate-key": EDGE, **bearer("sk-of-the-client")}).status_code == 200
-    assert call("POST", path, bearer(EDGE)).status_code == 401
+    assert call("POST", path, bearer(EDGE)).status_code == 503
+
+
+def test_a_gateway_with_a_wrong_key_is_told_that_its_check_failed_not_that_its_client_is_refused() -> None:
+    for path in ("/gateways/envoy/v1/chat/completions", "/gateways/nginx/check"):
+        for headers in ({}, {"x-tidegate-key": "x" * 40}, {"x-tidegate-key": OPS}):
+            answer = call("POST", path, headers)
+            assert (answer.status_code, "www-authenticate" in answer.headers) == (503, False)
 
 
 def test_probes_need_no_key_and_what_is_unknown_needs_one() -> None:

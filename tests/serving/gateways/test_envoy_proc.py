@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from data.errors import InputError
 from models.bundle import Bundle
 from serving.clock import ManualClock
+from serving.key_ring import KeyRing
+from serving.keys import parse
 from serving.messages import AdmitRequest
 from serving.server import check_ext_proc, listen
 from serving.service import Service
@@ -16,9 +19,12 @@ from serving.settings import Settings
 
 pytest.importorskip("grpc", reason="no gRPC here; pip install 'tidegate[envoy]' brings it")
 
+import grpc
+
 from serving.gateways.envoy_proc import ExternalProcessor, running
 from serving.gateways.ext_proc_messages import ProcessingRequest, ProcessingResponse
 
+EDGE, DASH = "edge-" + "e" * 40, "dash-" + "d" * 40
 CUT = "cut"
 """Stands for Envoy resetting the stream."""
 
@@ -192,3 +198,50 @@ def test_an_address_in_use_is_one_sentence(settling: Settling) -> None:
             check_ext_proc("127.0.0.1", port)
         with pytest.raises(InputError, match=r"can't be listened on; .* --ext-proc-port"):
             asyncio.run(start(port))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status", "reason"),
+    [
+        ((("authorization", f"Bearer {EDGE}"),), "OK", None),
+        ((("x-tidegate-key", EDGE),), "OK", None),
+        ((), "UNAUTHENTICATED", "missing"),
+        ((("authorization", EDGE),), "UNAUTHENTICATED", "missing"),
+        ((("authorization", f"Bearer {EDGE}x"),), "UNAUTHENTICATED", "unknown"),
+        ((("authorization", f"Bearer {DASH}"),), "PERMISSION_DENIED", "scope"),
+    ],
+)
+def test_a_stream_settles_with_a_key_that_may_and_with_no_other(
+    settling: Settling,
+    metadata: tuple[tuple[str, str], ...],
+    status: str,
+    reason: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = Service(settling.service.bundle, Settings(), settling.clock)
+    registry = service.metrics.registry
+    keys = tuple(parse(f"edge admit {EDGE}\ngrafana read {DASH}", "keys"))
+    reservation_id = service.admit(AdmitRequest(prompt_tokens=1_000)).reservation_id or ""
+    told = [request(reservation_id), response(), chunk(ANSWER, end=True)]
+
+    async def stream() -> str:
+        ring = KeyRing(keys, None, settling.clock, registry)
+        async with (
+            running(service, "127.0.0.1", 0, ring) as port,
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
+            call = channel.stream_stream(
+                "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+                request_serializer=ProcessingRequest.SerializeToString,
+                response_deserializer=ProcessingResponse.FromString,
+            )(iter([] if reason else told), metadata=metadata)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async for _ in call:
+                    pass
+            return str((await call.code()).name)
+
+    assert asyncio.run(stream()) == status
+    assert (service.controller.snapshot(0.0).held_tokens == 0) == (status == "OK")
+    denied = registry.get_sample_value("tidegate_envoy_denied_total", {"reason": reason or "missing"}) or 0
+    assert denied == (reason is not None)
+    assert not any(key in str(record.__dict__) for record in caplog.records for key in (EDGE, DASH))
