@@ -18,6 +18,8 @@ import httpx
 import pytest
 
 from models.bundle import MANIFEST_FILE, MODEL_FILE, Bundle
+from models.guard.guard import Guard
+from serving.guard_state import guard_state, save
 
 EDGE, OPS = "edge-" + "e" * 40, "ops-" + "o" * 40
 FOLDER = Callable[[float | None], Path]
@@ -87,11 +89,35 @@ def cut(root: Path, name: str, file: str, share: float) -> None:
     (root / name / file).write_bytes(whole[: int(share * len(whole))])
 
 
-def test_swaps_and_broken_bundles_under_load_fail_no_request(tmp_path: Path, root: Path) -> None:
-    versions = [Bundle.load(root / name).version for name in "ab"]
+def spent_guard(path: Path, bundle: Bundle) -> dict[str, object]:
+    """A guard on disk that has earned and spent budget and whose wire is crossed; what its report says."""
+    guard = Guard.start(bundle.manifest.guard)
+    now_s = int(time.time()) // 5 * 5 - 600
+    for t_s in range(now_s - 10_000, now_s, 5):
+        guard.settle(t_s, negative=True)
+    assert all(guard.ledger.charge(now_s + 5 * tick) for tick in range(3))
+    assert guard.wire is not None
+    guard.wire.tripped = True
+    save(path, guard_state(bundle.version, guard))
+    return {"charges": 3, "remaining_alarm_ticks": guard.ledger.remaining()}
+
+
+def test_swaps_and_broken_bundles_under_load_fail_no_request_and_reset_no_guard(
+    tmp_path: Path, root: Path
+) -> None:
+    bundles = [Bundle.load(root / name) for name in "ab"]
+    versions = [bundle.version for bundle in bundles]
     for part in range(25):
         cut(root, f"manifest-{part}", MANIFEST_FILE, part / 25)
         cut(root, f"model-{part}", MODEL_FILE, part / 25)
+    shutil.copytree(root / "b", root / "incompatible")
+    manifest = json.loads((root / "b" / MANIFEST_FILE).read_text()) | {
+        "feature_spec_hash": "0123456789abcdef"
+    }
+    (root / "incompatible" / MANIFEST_FILE).write_text(json.dumps(manifest))
+    current = root / "current"
+    current.symlink_to("a")
+    spent = spent_guard(tmp_path / "guard.json", bundles[0])
     done = threading.Event()
 
     def load(service: Live) -> Counter[int]:
@@ -105,31 +131,54 @@ def test_swaps_and_broken_bundles_under_load_fail_no_request(tmp_path: Path, roo
                     seen[client.post("/v1/settle", json=told).status_code] += 1
         return seen
 
+    def swaps(client: httpx.Client, result: str) -> float:
+        line = f'tidegate_bundle_swaps_total{{result="{result}"}} '
+        return float(client.get("/metrics").text.partition(line)[2].partition("\n")[0] or "nan")
+
+    def point(name: str) -> None:
+        (root / "next").symlink_to(name)
+        (root / "next").rename(current)
+
+    def guard(client: httpx.Client) -> tuple[dict[str, object], bool]:
+        report = client.get("/v1/report").json()
+        return {name: report["ledger"][name] for name in spent}, report["retrain"]
+
     with (
-        live(tmp_path, "--bundle", str(root / "a"), "--bundles", str(root)) as service,
+        live(tmp_path, "--bundle", str(current), "--bundles", str(root), "--watch-bundle") as service,
         ThreadPoolExecutor(4) as pool,
         service.client(OPS) as client,
     ):
         loads = [pool.submit(load, service) for _ in range(4)]
         try:
+            service.until(lambda client: swaps(client, "unchanged") == 1)  # the watched folder was looked at
+            assert guard(client) == (spent, True)
             for turn, name in enumerate("bababa"):
                 answer = client.post("/v1/bundle", json={"name": name}).json()
                 assert (answer["bundle"], answer["changed"]) == (versions[(turn + 1) % 2], True)
+                assert guard(client) == (spent, name == "a")
             for part in range(25):
                 for kind, file in (("manifest", MANIFEST_FILE), ("model", MODEL_FILE)):
                     refused = client.post("/v1/bundle", json={"name": f"{kind}-{part}"})
                     assert refused.status_code == 422
                     assert file in refused.json()["detail"]
+            refused = client.post("/v1/bundle", json={"name": "incompatible"})
+            assert (refused.status_code, "retrain" in refused.json()["detail"]) == (422, True)
             assert client.get("/readyz").json()["bundle"] == versions[0]
-            metrics = client.get("/metrics").text
+            assert swaps(client, "loaded") == 6
+            assert swaps(client, "refused") == 51
+
+            point("b")
+            service.until(lambda client: client.get("/readyz").json()["bundle"] == versions[1])
+            point("model-12")
+            service.until(lambda client: swaps(client, "refused") == 52)
+            assert client.get("/readyz").json()["bundle"] == versions[1]
+            assert guard(client) == (spent, False)
+            assert "tidegate_tick_failures_total 0.0" in client.get("/metrics").text
         finally:
             done.set()
         seen = sum((load.result() for load in loads), Counter[int]())
     assert set(seen) == {200}
     assert seen[200] > 50
-    assert 'tidegate_bundle_swaps_total{result="loaded"} 6.0' in metrics
-    assert 'tidegate_bundle_swaps_total{result="refused"} 50.0' in metrics
-    assert "tidegate_tick_failures_total 0.0" in metrics
 
 
 def test_a_stop_drains_and_nothing_that_was_logged_holds_a_key_or_a_tenant(
