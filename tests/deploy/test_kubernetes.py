@@ -1,6 +1,7 @@
 """Kubernetes objects: only fields that exist, and names that meet."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import yaml
 from fastapi import FastAPI
 
 from serving.config.mapping import read_settings
-from serving.keys import VARIABLE
+from serving.keys import parse
 from serving.signals import Forecast, Now
 from tests.deploy import crds
 
@@ -127,12 +128,35 @@ def test_probes_and_metrics_are_routes_of_the_service(
     assert asked <= paths
 
 
-def test_the_command_parses_and_keys_come_where_it_reads_them(
+def test_the_command_parses_and_its_files_are_mounted(
     pods: list[dict], parses: Callable[[Sequence[str]], None]
 ) -> None:
-    container = pods[0]["containers"][0]
-    parses([argument for argument in container["args"] if not argument.startswith("--config")])
-    assert container["env"][0]["name"] == VARIABLE
+    (container,) = pods[0]["containers"]
+    files = {}
+    for argument in container["args"]:
+        option, _, value = argument.partition("=")
+        if value.startswith("/"):
+            files[option] = value
+    # They are not here, so that their options are parsed with files that are.
+    parses([argument for argument in container["args"] if argument.partition("=")[0] not in files])
+    parses(["serve", "--bundle=b", *(f"{option}={__file__}" for option in files)])
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pods[0]["volumes"]}
+    assert "configMap" in volumes[mounted[str(Path(files["--config"]).parent)]]
+    secret = volumes[mounted[str(Path(files["--keys"]).parent)]]["secret"]
+    assert secret == {"secretName": "tidegate-keys", "defaultMode": 0o440}
+
+
+def test_keys_made_as_the_readme_says_are_keys(deploy: Path) -> None:
+    lines = (deploy / "README.md").read_text().splitlines()
+    commands = [line for line in lines if line.startswith(("K() {", "kubectl create secret"))]
+    assert len(commands) == 3
+    shell = 'kubectl() { for last; do :; done; echo "${last#--from-literal=}"; }\n' + "\n".join(commands)
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    first, second, reader = done.stdout.splitlines()
+    keys = parse(f"{first.removeprefix('keys=')}\n{second}", "the secret")
+    assert [(key.name, *key.scopes) for key in keys] == [("gateway", "admit"), ("metrics", "read")]
+    assert second.split()[-1] == reader.removeprefix("key=")
 
 
 def test_commands_of_the_training_image_are_in_it(pods: list[dict], deploy: Path) -> None:
