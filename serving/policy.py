@@ -2,18 +2,20 @@
 
 A gateway that can't afford a call for each request reads the policy, or keeps its stream open, and lets in
 what fits its lane's room; it goes on as if there were no gate once the policy is older than ``valid_s``.
-Rooms are of one moment and not reserved: what is let in by them is told to POST /v1/telemetry, and counts as
-offered load. Tenants' quotas stay here: they need a request.
+Rooms are of one moment and not reserved, and the gate holds nothing of what was let in by them: a gateway
+takes off what it has let in and not seen end, and several share a room between them. What they let in is told
+to POST /v1/telemetry, and counts as offered load. Tenants' quotas stay here: they need a request.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, get_args
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from serving.controller.degradation import CLAMP
 from serving.controller.gate import Gate
 from serving.controller.lanes import REFERENCE_OUTPUT_TOKENS, REFERENCE_PROMPT_TOKENS, Lane
 from serving.controller.retry_after import wait_s
@@ -25,19 +27,29 @@ VALID_S = 15.0
 EVERY_S = 1.0
 """Between two looks of a stream; what has not changed is sent every `STILL_S`, so that it stays valid."""
 STILL_S = 5.0
+FRESH = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""A proxy that stores answers, or holds a stream back until a buffer is full, tells an old policy."""
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class LanePolicy(BaseModel):
-    """What one lane lets in."""
+    """What one lane lets in, and how."""
 
     model_config = ConfigDict(frozen=True)
 
-    room_tokens: int = Field(ge=0, description="Prompt and expected output of the largest that gets in.")
+    room_tokens: int = Field(
+        ge=0,
+        description="Prompt and expected output of the largest that gets in; take off what you let in by "
+        "the policy and have not seen end.",
+    )
     retry_after_s: float = Field(
         ge=0, description="Until a usual request gets in, 0 where it does now; jitter it before you tell it."
     )
+    degradation: int = Field(
+        ge=0, le=3, description="Step of the ladder; from 1 on answers are clamped, 0 is none."
+    )
+    clamp_output_tokens: int | None = Field(description="Longest answer while answers are clamped.")
 
 
 class Policy(BaseModel):
@@ -48,20 +60,15 @@ class Policy(BaseModel):
     valid_s: float = Field(default=VALID_S, description="How long it may be gone by after it came.")
     tightening: Share = Field(description="Level that the forecast applies to the rules; 0 is rules alone.")
     backpressure: Share = Field(description="B, over its known terms.")
-    degradation: int = Field(description="Step of the ladder, 0 to 3; from 1 on answers are clamped.")
-    clamp_output_tokens: int | None = Field(description="Longest answer while answers are clamped.")
     lanes: dict[LaneName, LanePolicy]
 
 
 def policy(gate: Gate, now_s: float) -> Policy:
     """Read the policy off a gate at a time that it has reached."""
     tau, pressure = gate.tightening.level(now_s), gate.pressure(now_s)
-    step = gate.overload.step(now_s, tau, protected=False) if gate.overload.degraded else 0
     return Policy(
         tightening=tau,
         backpressure=pressure,
-        degradation=step,
-        clamp_output_tokens=gate.rules.degradation.clamp_output_tokens if step else None,
         lanes={
             name: _lane(gate, gate.lanes.by_name[name], tau, pressure, now_s) for name in get_args(LaneName)
         },
@@ -69,16 +76,26 @@ def policy(gate: Gate, now_s: float) -> Policy:
 
 
 def _lane(gate: Gate, lane: Lane, tau: float, pressure: float, now_s: float) -> LanePolicy:
+    step = 0
+    if gate.overload.degraded:
+        step = gate.overload.step(now_s, tau, protected=lane.rule.protected)
     room = _room_tokens(gate, lane, tau, pressure, now_s)
+    if step and not lane.rule.protected:
+        room = min(room, gate.rules.degradation.most_request_tokens)
+    if lane.breach.until_s > now_s:
+        step = max(step, CLAMP)
     usual = REFERENCE_PROMPT_TOKENS + REFERENCE_OUTPUT_TOKENS
     drain_tokens_per_s = lane.drain.rate(lane.held_tokens, now_s)
     return LanePolicy(
-        room_tokens=room, retry_after_s=wait_s(usual - room, drain_tokens_per_s) if room < usual else 0.0
+        room_tokens=room,
+        retry_after_s=wait_s(usual - room, drain_tokens_per_s) if room < usual else 0.0,
+        degradation=step,
+        clamp_output_tokens=gate.rules.degradation.clamp_output_tokens if step >= CLAMP else None,
     )
 
 
 def _room_tokens(gate: Gate, lane: Lane, tau: float, pressure: float, now_s: float) -> int:
-    """Tokens of the largest request that the rules let in: by halving, as they only get stricter."""
+    """Tokens of the largest request that there is room for: by halving, as the rules only get stricter."""
     if gate.waiting.by_lane[lane.name]:
         return 0  # whoever comes now stands behind those who wait
     most = min(max(gate.ledger.capacity_tokens - gate.ledger.held_tokens, 0), lane.most_tokens)
@@ -115,8 +132,9 @@ def router(service: Service) -> APIRouter:
             still_s += EVERY_S
 
     @routes.get("/v1/policy")
-    async def now() -> Policy:
+    async def now(response: Response) -> Policy:
         """What the gate would answer now, for gateways that enforce it by themselves."""
+        response.headers.update(FRESH)
         return current()
 
     @routes.get(
@@ -126,8 +144,6 @@ def router(service: Service) -> APIRouter:
     )
     async def stream() -> StreamingResponse:
         """The policy as server-sent events: at once, then whenever it changes, at most once a second."""
-        return StreamingResponse(
-            events(), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        return StreamingResponse(events(), media_type="text/event-stream", headers=FRESH)
 
     return routes

@@ -6,7 +6,8 @@ Kubernetes writes them, such as "41.5", never NaN, infinite or negative. The for
 load of now: it may ask for more engines, not for fewer.
 
 Totals need no ratio: with KEDA's AverageValue the autoscaler divides them by its own replicas. Values by GPU
-are given while every engine that is scraped tells.
+are given while every engine that is scraped tells. Where several replicas of this service run, each tells
+what it was asked for: ask them all and add up, or the fleet is scaled for a part of its load.
 """
 
 import math
@@ -45,7 +46,10 @@ class Load(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     requests_per_s: str
-    tokens_per_s: str = Field(description="Prompt and expected output tokens of what arrives.")
+    tokens_per_s: str = Field(
+        description="Prompt and output tokens of what arrives; the output of what still runs, as requests "
+        "of the same kind had it that were settled, and the prompt alone until one was."
+    )
 
 
 class Now(Load):

@@ -64,6 +64,37 @@ def test_behind_those_who_wait_there_is_no_room() -> None:
     assert 0 < told.retry_after_s <= 30
 
 
+def test_of_an_overloaded_engine_each_lane_is_told_its_own_step_and_what_is_too_large() -> None:
+    gate = Controller(Rules(), random=Random(3))
+    gate.observe_engine(0.0, queue_depth=3_000, gpu_util=0.95)
+    told = gate.on_gate(policy, 1.0).lanes
+    assert [(lane.degradation, lane.clamp_output_tokens) for lane in told.values()] == [(1, 1_024)] * 3
+    assert told["standard"].room_tokens == Rules().degradation.most_request_tokens
+    assert told["premium"].room_tokens == Rules().capacity
+    for size, admitted in ((32_000, True), (32_001, False)):
+        asked = RequestFacts(prompt_tokens=size - 1, lane="standard", max_tokens=1)
+        assert gate.admit(asked, 1.0).admitted is admitted
+
+
+def test_what_only_the_forecast_degrades_leaves_premium_alone() -> None:
+    gate = controller([], 1.0)
+    gate.observe_engine(10.0, queue_depth=None, gpu_util=0.9)
+    told = gate.on_gate(policy, 10.0).lanes
+    assert (told["standard"].degradation, told["standard"].clamp_output_tokens) == (1, 1_024)
+    assert (told["premium"].degradation, told["premium"].clamp_output_tokens) == (0, None)
+
+
+def test_a_lane_that_misses_its_target_is_told_to_clamp_and_no_other() -> None:
+    gate = controller([], 0.0)
+    for second in range(20):
+        asked = RequestFacts(prompt_tokens=100, lane="batch", max_tokens=1)
+        held = gate.admit(asked, float(second)).reservation_id
+        assert held is not None
+        gate.settle(held, 1, float(second), ttft_ms=60_000.0)
+    told = gate.on_gate(policy, 20.0).lanes
+    assert [lane.clamp_output_tokens for lane in told.values()] == [None, None, 1_024]
+
+
 @pytest.fixture
 def url(bundle_folder: Callable[[float | None], Path]) -> Iterator[str]:
     app = create_app(Bundle.load(bundle_folder(None)), Settings(rules=RULES), SystemClock())
@@ -80,9 +111,12 @@ def told(lines: Iterator[str]) -> Policy:
 def test_a_stream_tells_the_policy_at_once_and_when_it_changes(url: str) -> None:
     before = Policy(**httpx.get(f"{url}/v1/policy").json())
     assert before.lanes["premium"].room_tokens == RULES.capacity
-    assert (before.tightening, before.degradation, before.clamp_output_tokens) == (0.0, 0, None)
+    assert before.tightening == 0.0
+    assert [(lane.degradation, lane.clamp_output_tokens) for lane in before.lanes.values()] == [(0, None)] * 3
+    assert httpx.get(f"{url}/v1/policy").headers["cache-control"] == "no-store"
     with httpx.stream("GET", f"{url}/v1/policy/stream", timeout=30) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["x-accel-buffering"] == "no"
         lines = answer.iter_lines()
         assert told(lines) == before
         asked = {"prompt_tokens": 999, "max_tokens": 1, "lane": "premium"}
