@@ -190,6 +190,9 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
         "tidegate_false_alarm_rate": ("Of the last day, matured.", tally.false_alarm_rate.value),
         "tidegate_recall": ("Of the last day, matured.", tally.recall.value),
         "tidegate_precision": ("Of the last day, matured.", tally.precision.value),
+        **_ends("false_alarm_rate", tally.false_alarm_rate),
+        **_ends("recall", tally.recall),
+        **_ends("precision", tally.precision),
         "tidegate_ledger_remaining_ticks": (
             "Alarm ticks left in the budget.",
             float(guard.ledger.remaining()),
@@ -210,6 +213,13 @@ def gauges(predictor: Predictor, controller: Controller, clock: Clock) -> Gauges
             "Arrivals and ends too late for the forecast to count.",
             float(predictor.offered.live.late),
         ),
+    }
+
+
+def _ends(rate: str, estimate: Estimate) -> Gauges:
+    return {
+        f"tidegate_{rate}_low": ("Lower end of its 90 % interval.", estimate.low),
+        f"tidegate_{rate}_high": ("Upper end of its 90 % interval.", estimate.high),
     }
 
 

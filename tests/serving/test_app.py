@@ -288,6 +288,8 @@ def test_a_report_tells_how_far_its_rates_can_be_relied_on(client: Client) -> No
     assert report["false_alarm_rate"] == pytest.approx(0.075)
     interval = report["intervals"]["false_alarm_rate"]
     assert 0.0 < interval["low"] < report["false_alarm_rate"] < interval["high"] < 0.15
+    assert client.metric("tidegate_false_alarm_rate_low") == interval["low"]
+    assert client.metric("tidegate_false_alarm_rate_high") == interval["high"]
     assert report["intervals"]["recall"] is None
     assert report["rests_on"].endswith("false-alarm rate on 7200 calm ticks")
 
