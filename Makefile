@@ -8,7 +8,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-gateway test lint format types layers unit constraints clean bench-eviction bench-%
+.PHONY: help setup gateways demo demo-gateway test lint format types layers unit constraints clean bench-eviction bench-%
 
 help: ## Show this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -21,6 +21,15 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(RUN)/python || { echo "== make $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "== install pinned packages into $(VENV) (a few minutes the first time)"
 	@$(RUN)/python -m pip install --quiet --editable '.[train,dev,bench]'
+	@touch $@
+
+gateways: .venv-litellm/.ready .venv-vllm/.ready ## Make environments in which the tests find LiteLLM and vLLM
+
+.venv-%/.ready: tests/serving/gateways/%-requirements.txt
+	@echo "== install $* for its tests into .venv-$*"
+	@rm -rf .venv-$* && $(PYTHON) -m venv .venv-$*
+	@env -u PIP_CONSTRAINT .venv-$*/bin/python -m pip install --quiet --no-deps --no-compile --requirement $<
+	@if [ $* = vllm ]; then sh tests/serving/gateways/finish_vllm.sh .venv-$* $(VENV); fi
 	@touch $@
 
 demo: $(READY) ## Workload to report to decisions; TRACE=path takes a trace file instead
@@ -65,4 +74,4 @@ constraints: ## Pin anew what a fresh environment resolves to
 	@mv var/constraints constraints.txt && rm -rf var/pin
 
 clean: ## Remove the environment and everything made
-	@rm -rf $(VENV) var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	@rm -rf $(VENV) .venv-* var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -1,16 +1,12 @@
 """The hook in the real LiteLLM proxy.
 
-The proxy's pins clash with ours, so it lives in an environment of its own (`pip install 'litellm[proxy]'`);
-TIDEGATE_LITELLM_VENV names it, and without it these tests are skipped.
+The proxy's pins clash with ours, so it lives in an environment of its own: `make gateways` makes it, and
+TIDEGATE_LITELLM_VENV may name another.
 """
 
 import asyncio
 import json
-import os
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -30,14 +26,14 @@ from serving.controller.rules import Rules
 from serving.gateways import litellm_hook
 from serving.service import Service
 from serving.settings import Settings
-from tests.serving.gateways.test_envoy import running, until
+from tests.serving.gateways.side_servers import environment, free_port, started
+from tests.serving.live_apps import running, until
 
-VENV = os.environ.get("TIDEGATE_LITELLM_VENV", "")
+VENV = environment("litellm")
 pytestmark = pytest.mark.skipif(
-    not VENV, reason="TIDEGATE_LITELLM_VENV names no environment with litellm[proxy]"
+    VENV is None, reason="There is no LiteLLM proxy here; `make gateways` brings it."
 )
 KEY = "sk-test"
-START_S = 180
 
 
 class Upstream:
@@ -98,8 +94,7 @@ def proxy(
     shutil.copy(litellm_hook.__file__, folder)
     upstream, settings = Upstream(), Settings(rules=Rules(capacity_tokens=100_000))
     app = create_app(Bundle.load(bundle_folder(None)), settings, ManualClock(1_700_000_000_000_000))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with running(upstream.app) as engine, running(app) as gate:
         models = [
             {
@@ -124,9 +119,7 @@ def proxy(
             "general_settings": {"master_key": KEY},
         }
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
-        environment = {
-            "PATH": f"{VENV}/bin:{os.environ['PATH']}",
-            "HOME": str(folder),
+        seen = {
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "TIDEGATE_URL": f"http://127.0.0.1:{gate}",
             "TIDEGATE_TIMEOUT_S": "10",
@@ -140,26 +133,9 @@ def proxy(
             "--host",
             "127.0.0.1",
         ]
-        with (folder / "log").open("w") as log:
-            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
         url = f"http://127.0.0.1:{port}"
-        try:
-            deadline_s = time.monotonic() + START_S
-            while not alive(url):
-                if process.poll() is not None or time.monotonic() > deadline_s:
-                    pytest.fail("The proxy did not start:\n" + (folder / "log").read_text()[-4_000:])
-                time.sleep(0.2)
+        with started(command, folder, seen, f"{url}/health/liveliness"):
             yield Proxy(url, app.state.service, upstream)
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def alive(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health/liveliness", timeout=2).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def test_a_call_is_admitted_and_settled_with_its_usage(proxy: Proxy) -> None:
