@@ -127,6 +127,14 @@ def test_the_dashboard_shows_what_an_operator_asks(deploy: Path) -> None:
     }  # fmt: skip
 
 
+def test_the_operators_page_tells_every_alert_and_names_what_is_there(deploy: Path, told: set[str]) -> None:
+    page = (deploy.parent / "docs/operations.md").read_text()
+    assert sorted(re.findall(r"(?m)^\| (Tidegate\w+) \|", page)) == sorted(
+        rule["alert"] for rule in rules(deploy)
+    )
+    assert set(re.findall(r"`(tidegate_\w+)", page)) <= told
+
+
 def test_the_rule_file_becomes_an_object_of_the_operator_as_the_readme_says(
     deploy: Path, told: set[str]
 ) -> None:
