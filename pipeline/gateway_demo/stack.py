@@ -191,7 +191,7 @@ def envoy_config(
     # Lanes come from the trace. The client's word counts for that alone.
     mutations["request_mutations"].remove({"remove": "x-tidegate-lane"})
     filters["api_key_auth"]["credentials"] = [{"key": key_of(tenant), "client": tenant} for tenant in tenants]
-    ports = {"engine": engine, "tidegate": tidegate, "tidegate_ext_proc": ext_proc}
+    ports = {"engine": engine, "engine_cold": engine, "tidegate": tidegate, "tidegate_ext_proc": ext_proc}
     for cluster in resources["clusters"]:
         address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
         address["socket_address"] |= {"address": LOCAL, "port_value": ports[cluster["name"]]}

