@@ -14,7 +14,7 @@ from pathlib import Path
 from prometheus_client import Counter
 
 from data.errors import InputError
-from models.bundle import MANIFEST_FILE, MODEL_FILE, Bundle
+from models.bundle import MANIFEST_FILE, MODEL_FILE, Bundle, Manifest
 from serving.service import Service
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
@@ -77,19 +77,26 @@ class Bundles:
             return await self._swap(folder, folder, name)
 
     async def watch(self, folder: Path) -> None:
-        """Swap whenever another bundle stands at ``folder``, which may be a link; until cancelled."""
+        """Swap whenever another bundle stands at ``folder``, which may be a link; until cancelled.
+
+        The bundle of the start is none that has come: if it still stands there, what `swap_to` loaded
+        meanwhile goes on.
+        """
         loaded = before = None
+        known: Manifest | None = self._service.bundle.manifest
         while True:
             now = await asyncio.to_thread(identity, folder)
             if now is not None and now == before and now != loaded:
                 loaded = now  # refused or not: it is tried again once its files have changed
                 async with self._busy:
                     with contextlib.suppress(RefusedError):  # counted and logged
-                        await self._swap(folder, await asyncio.to_thread(folder.resolve), folder.name)
+                        real = await asyncio.to_thread(folder.resolve)
+                        await self._swap(folder, real, folder.name, known)
+                known = None
             before = now
             await self._service.clock.sleep(WATCH_S)
 
-    async def _swap(self, told: Path, folder: Path, name: str) -> Swapped:
+    async def _swap(self, told: Path, folder: Path, name: str, known: Manifest | None = None) -> Swapped:
         before = self._service.bundle
         try:
             bundle = await asyncio.to_thread(load, folder)
@@ -97,7 +104,7 @@ class Bundles:
             refused = RefusedError(422, str(error))
             self._refuse(name, refused)
             raise refused from error
-        changed = bundle.manifest != before.manifest
+        changed = bundle.manifest not in (before.manifest, known)
         self._swaps.labels("loaded" if changed else "unchanged").inc()
         if changed:
             self._service.swap(bundle)

@@ -249,3 +249,25 @@ def test_a_link_that_is_moved_is_noticed_and_a_broken_bundle_behind_it_is_refuse
             await until(lambda: client.service.bundle.version == a)
 
     asyncio.run(live())
+
+
+def test_the_first_look_at_a_watched_folder_undoes_no_swap_that_was_asked_for(root: Path) -> None:
+    client = Client(Settings(bundles=root, watch_bundle=root / "a"), root / "a")
+    clock = client.service.clock
+    assert isinstance(clock, ManualClock)
+    b = Bundle.load(root / "b").version
+
+    async def live() -> None:
+        async with client.app.router.lifespan_context(client.app):
+            transport = httpx.ASGITransport(client.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                assert (await http.post("/v1/bundle", json={"name": "b"})).json()["changed"]
+            for _ in range(2_000):
+                if client.swaps("unchanged") == 1:
+                    break
+                clock.advance(WATCH_S)
+                await asyncio.sleep(0.005)
+            assert client.swaps("unchanged") == 1
+            assert client.service.bundle.version == b
+
+    asyncio.run(live())
