@@ -51,7 +51,7 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[Key, ...]:
     """
     found: list[Key] = []
     if path is not None:
-        found += parse(_private_text(path), f"{path}")
+        found += parse(private_text(path), f"{path}")
     if told := environ.get(VARIABLE):
         found += parse(told.replace(";", "\n"), VARIABLE)
     if path is not None and not found:
@@ -103,7 +103,13 @@ def owner_of(keys: Sequence[Key], presented: str) -> Key | None:
     return found
 
 
-def _private_text(path: Path) -> str:
+def private_text(path: Path) -> str:
+    """What a file holds that only its owner may read.
+
+    Raises:
+        InputError: when others may read it, or nobody can. It repeats nothing of the file.
+
+    """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -115,6 +121,6 @@ def _private_text(path: Path) -> str:
                 )
             return file.read().decode()
     except OSError as error:
-        raise InputError(f"Key file {path} can't be read: {error.strerror}.") from error
+        raise InputError(f"Secret file {path} can't be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"Key file {path} must be UTF-8 text.") from error
+        raise InputError(f"Secret file {path} must be UTF-8 text.") from error

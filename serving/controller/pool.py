@@ -70,6 +70,8 @@ class Pool:
         "_keep",
         "_limits",
         "_need",
+        "_told",
+        "_told_used",
         "burst_tokens",
         "ceiling_tokens",
         "contended",
@@ -101,7 +103,7 @@ class Pool:
         self.contended = self.seen = self.short = self.parted = False
         self.pending: list[int] = []  # tokens that requests wait for at this moment
         self.taken_tokens = self.missed_tokens = self.smallest_tokens = self.pace_tokens = 0
-        self._keep = self._need = 0
+        self._keep = self._need = self._told = self._told_used = 0
 
     def touch(self) -> None:
         """Have the next exchange tell of this pool."""
@@ -124,6 +126,7 @@ class Pool:
     def rolled(self, dropped_tokens: int) -> None:
         """Tokens left the window: the room stays; while the store is lost it grows to the share."""
         self.ceiling_tokens = max(self.ceiling_tokens - dropped_tokens, self.floor_tokens)
+        self._told_used = max(0, self._told_used - dropped_tokens)
 
     def ask(
         self,
@@ -162,7 +165,7 @@ class Pool:
         if self._limits.lost:
             keep = room  # it is the share, which stands until the store grants anew
         self.ceiling_tokens = used + keep
-        self._keep, self._need = keep, need
+        self._keep, self._need, self._told = keep, need, used
         self.taken_tokens = self.missed_tokens = self.smallest_tokens = 0
         self.short = need > 0
         return Ask(
@@ -182,7 +185,7 @@ class Pool:
     def granted(self, grant: Grant) -> None:
         """Take the store's answer to the last ask; what was let in meanwhile came out of the kept room."""
         self.ceiling_tokens += grant.room_tokens - self._keep
-        self.reachable_tokens = grant.reachable_tokens
+        self.reachable_tokens, self._told_used = grant.reachable_tokens, self._told
         self.contended = grant.contended
         self.floor_tokens = 0
         self.seen = True
@@ -194,9 +197,14 @@ class Pool:
         return self.short and self.reachable_tokens >= self._need
 
     def fall_back(self, used: int, replicas: int) -> None:
-        """Go by this replica's share from now on."""
+        """Go by this replica's share from now on: of a quota, of what was left when the store last answered.
+
+        What was used since came out of it. So all replicas together overshoot the limit by what they used
+        between the first and the last of their last answers, at most.
+        """
         self.floor_tokens = self.limit_tokens // replicas
         if self.window is None or not self.seen:
             self.ceiling_tokens = self.floor_tokens
         else:
-            self.ceiling_tokens = used + self.reachable_tokens // replicas
+            since = max(0, used - self._told_used)
+            self.ceiling_tokens = used + max(0, self.reachable_tokens // replicas - since)

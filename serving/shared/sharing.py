@@ -38,12 +38,13 @@ class Sharing:
     Attributes:
         exchanges: calls that the store answered.
         failures: calls that it did not.
-        late: requests that were decided without the answer that they waited for.
+        waited: requests that waited for an answer.
+        late: those of them that were decided without it.
 
     """
 
     def __init__(self, controller: Controller, settings: SharedSettings, clock: Clock) -> None:
-        self.exchanges = self.failures = self.late = 0
+        self.exchanges = self.failures = self.waited = self.late = 0
         self._controller = controller
         self._settings = settings
         self._clock = clock
@@ -71,15 +72,19 @@ class Sharing:
         """Exchange for as long as the service lives, then part."""
         self._loop = asyncio.get_running_loop()
         self._limits.wake = self._wake
+        task = asyncio.current_task()
         try:
-            while True:
+            while (
+                task is None or not task.cancelling()
+            ):  # redis-py may swallow what cancels it as it connects
                 answered = await self.exchange()
                 hungry = answered and self._limits.hungry
                 if not self._limits.exact or hungry:
                     await asyncio.sleep(GAP_S)
                 if not hungry:
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._woken.wait(), self._settings.exchange_s)
+                    with suppress(TimeoutError):  # before Python 3.12, wait_for may lose a cancellation
+                        async with asyncio.timeout(self._settings.exchange_s):
+                            await self._woken.wait()
                 self._woken.clear()
         finally:
             await self.close()
@@ -112,10 +117,12 @@ class Sharing:
         )
         if not lacking:
             return
+        self.waited += 1
         for pool in lacking:
             pool.pending.append(tokens)
         try:
-            await asyncio.wait_for(asyncio.shield(self._joined()), self._settings.deadline_ms / 1e3)
+            async with asyncio.timeout(self._settings.deadline_ms / 1e3):
+                await asyncio.shield(self._joined())
         except TimeoutError:
             self.late += 1
         finally:
@@ -143,6 +150,7 @@ class Sharing:
             "tidegate_shared_replicas": ("Replicas that the share is reckoned for.", float(self.replicas)),
             "tidegate_shared_exchanges": ("Exchanges that the store answered.", float(self.exchanges)),
             "tidegate_shared_failures": ("Exchanges that it did not answer.", float(self.failures)),
+            "tidegate_shared_waited": ("Requests that waited for room.", float(self.waited)),
             "tidegate_shared_late": ("Requests decided without the room they waited for.", float(self.late)),
         }
 

@@ -1,22 +1,19 @@
 """The shared store: a Redis or Valkey server, asked by one atomic script."""
 
-import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError, ResponseError
 
 from data.errors import InputError
 from serving.controller.pool import Ask, Grant
+from serving.shared.connection import connect
 from serving.shared.settings import SharedSettings
 
 SCRIPT = resources.files("serving.shared").joinpath("scripts/exchange.lua").read_text("utf-8")
-PASSWORD = "TIDEGATE_SHARED_PASSWORD"  # the variable's name, no password
 
 StoreError = (RedisError, OSError, TimeoutError)
 """What says that the store can't be reached or gives no answer in time."""
@@ -56,23 +53,7 @@ class Store:
         self._replica = replica
         self._calls = 0
         self._prefix = f"{{{settings.prefix}}}:"
-        told: dict[str, Any] = {}
-        if password := os.environ.get(PASSWORD):
-            told["password"] = password
-        timeout_s = max(0.05, settings.lease_s / 4)
-        try:
-            self._redis: Redis = Redis.from_url(
-                settings.url,
-                socket_timeout=timeout_s,
-                socket_connect_timeout=timeout_s,
-                retry=Retry(NoBackoff(), 0),
-                decode_responses=True,
-                **told,
-            )
-        except ValueError as error:
-            raise InputError(
-                "Setting shared.url can't be read; it must be like rediss://HOST:PORT/0."
-            ) from error
+        self._redis = connect(settings)
         self._script = self._redis.register_script(SCRIPT)
 
     async def exchange(self, asks: Sequence[Ask], *, leaving: bool = False) -> Answer:
@@ -108,11 +89,32 @@ class Store:
                 ask.want_tokens,
                 int(ask.carries),
             ]
-        return _read(await self._script(keys=keys, args=told))
+        try:
+            try:
+                answer = await self._script(keys=keys, args=told)
+            except MovedError as moved:  # all our keys are in one slot, and its node is there
+                await self._connect_anew((moved.host, moved.port))
+                answer = await self._script(keys=keys, args=told)
+        except StoreError:
+            # To whoever is there now: the server may have become a replica, or have another password.
+            await self._connect_anew()
+            raise
+        try:
+            return _read(answer)
+        except (TypeError, ValueError) as error:
+            raise ResponseError("The answer is none of this version's script.") from error
 
     async def close(self) -> None:
         """Close the connection."""
         await self._redis.aclose()
+
+    async def _connect_anew(self, at: tuple[str, int] | None = None) -> None:
+        before = self._redis
+        with suppress(InputError):  # a file that can't be read now: as before, until it can
+            self._redis = connect(self._settings, at)
+            self._script = self._redis.register_script(SCRIPT)
+        with suppress(*StoreError):
+            await before.aclose()
 
 
 def _read(told: list[Any]) -> Answer:

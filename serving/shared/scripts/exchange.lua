@@ -14,7 +14,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local HELD_MS = 3600000
 
-local live, known, count, born = {}, 0, 1, nil
+local live, known, count, born, gone = {}, 0, 1, nil, false
 local members = redis.call('HGETALL', KEYS[1])
 for i = 1, #members, 2 do
   local id, told = members[i], members[i + 1]
@@ -24,15 +24,18 @@ for i = 1, #members, 2 do
     local till, at = told:match('^(%d+) (%d+)$')
     if id == me then
       if call <= tonumber(at) then return {-1, 0, now, 0} end
-      if tonumber(till) > now then known = 1 end
+      if tonumber(till) > now then known = 1 else gone = true end
     elseif tonumber(till) > now then
       live[id] = true
       count = count + 1
     else
       redis.call('HDEL', KEYS[1], id)
+      gone = true
     end
   end
 end
+-- Every lease has passed unheard: the server was away, and may have come back with what it knew long ago.
+if gone and known == 0 and count == 1 then born = nil end
 if not born then
   born = now
   redis.call('HSET', KEYS[1], '@born', string.format('%.0f', now))

@@ -1,73 +1,16 @@
 import asyncio
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from serving.clock import SystemClock
-from serving.controller.decide import Controller
-from serving.controller.decision import Decision, RequestFacts
+from serving.controller.decision import RequestFacts
 from serving.controller.quota import Quota
 from serving.controller.rules import Rules
 from serving.controller.tenants import TenantLimits
 from serving.shared.settings import SharedSettings
-from serving.shared.sharing import Sharing
-from serving.shared.store import Store
-
-LIMIT = 1_000
-ONE = RequestFacts(1, "acme", lane="standard", max_tokens=1)
-QUOTA = Rules(
-    capacity_tokens=10_000_000,
-    tenants={"acme": TenantLimits(daily=Quota(2 * LIMIT))},  # each request is 2 tokens: 1 in, 1 out
-)
-
-OPEN: list[Store] = []
-
-
-def holding(requests: int) -> Rules:
-    """Capacity of which the lanes without protection, 60 %, hold so many requests of 2 tokens."""
-    return Rules(capacity_tokens=round(2 * requests / 0.6), hard_reject_above=1.0)
-
-
-class Replica:
-    def __init__(
-        self, url: str, rules: Rules, mode: Literal["leased", "exact"] = "leased", **told: Any
-    ) -> None:
-        self.clock = SystemClock()
-        self.controller = Controller(
-            rules,
-            random=Random(1),
-            id_prefix=secrets.token_hex(2),
-            wall_offset_s=self.clock.wall_us() / 1e6 - self.clock.monotonic_s(),
-        )
-        # A test on a busy machine may not lose its leases, nor miss a deadline, for want of a turn.
-        told = {"replicas": 4, "deadline_ms": 5_000.0, "lease_s": 30.0} | told
-        self.sharing = Sharing(self.controller, SharedSettings(url, mode, **told), self.clock)
-        OPEN.append(self.sharing._store)
-
-    async def admit(self, facts: RequestFacts = ONE) -> Decision:
-        await self.sharing.make_room(facts)
-        return self.controller.admit(facts, self.clock.monotonic_s())
-
-    def settle(self, decision: Decision, output_tokens: int) -> None:
-        assert decision.reservation_id is not None
-        assert self.controller.settle(decision.reservation_id, output_tokens, self.clock.monotonic_s())
-
-    def held_tokens(self) -> int:
-        return self.controller.snapshot(self.clock.monotonic_s()).held_tokens
-
-
-async def settled_store(*replicas: Replica) -> None:
-    """A store that has long been there: what it grants at its start is not what is tested."""
-    for replica in replicas:
-        await replica.sharing.exchange()
-    client = replicas[0].sharing._store._redis
-    await client.hset("{tidegate}:members", "@born", "0")  # type: ignore[misc]
-    for replica in replicas:
-        await replica.sharing.exchange()
+from tests.serving.shared.replicas import LIMIT, ONE, QUOTA, Replica, holding, run, settled_store
 
 
 async def offer(replicas: list[Replica], to: Callable[[int], int], offered: int) -> int:
@@ -79,8 +22,8 @@ async def offer(replicas: list[Replica], to: Callable[[int], int], offered: int)
         admitted += (await replicas[to(number)].admit()).admitted
         if number % 10 == 9:
             await asyncio.sleep(0.002)
-    for run in runs:
-        run.cancel()
+    for task in runs:
+        task.cancel()
     await asyncio.gather(*runs, return_exceptions=True)
     return admitted
 
@@ -105,17 +48,6 @@ def used_by_replica(server: Any, pattern: str) -> list[int]:
     """Tokens that each replica told as used of the pools of that name."""
     rows = [server.client.hgetall(key) for key in server.client.keys("{tidegate}:" + pattern)]
     return [int(told.split()[0]) for row in rows for id_, told in row.items() if id_[0] != "@"]
-
-
-def run(test: Awaitable[None]) -> None:
-    async def main() -> None:
-        try:
-            await test
-        finally:  # also those that parted without a word
-            while OPEN:
-                await OPEN.pop()._redis.aclose()
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("to", [lambda n: n % 4, lambda n: 0], ids=["evenly", "to one"])
@@ -300,5 +232,18 @@ def test_names_of_tenants_and_passwords_stay_out_of_the_store_and_of_messages(se
         await wrong.sharing.close()
         assert "geheim" not in caplog.text + str([record.__dict__ for record in caplog.records])
         assert "geheim" not in repr(SharedSettings("redis://tide:geheim@store"))
+
+    run(test())
+
+
+def test_the_loop_of_exchanges_ends_whenever_it_is_cancelled(store_url):
+    async def test() -> None:
+        for moment in range(60):
+            replica = Replica(store_url, QUOTA)
+            loop = asyncio.create_task(replica.sharing.run())
+            await asyncio.sleep(moment * 1e-4)
+            loop.cancel()
+            done, _ = await asyncio.wait([loop], timeout=10)
+            assert done
 
     run(test())

@@ -103,7 +103,7 @@ def test_any_order_of_join_admit_settle_leave_and_rejoin_keeps_the_limit(server,
                     )
                     model.told[number] = (model.used[number], 0)
                 else:  # as if its lease had passed
-                    server.client.hset("{tidegate}:members", names[number], "0 0")
+                    server.client.hdel("{tidegate}:members", names[number])
                 model.gone(number)
                 incarnations += 1
                 names[number] = f"r{number}-{incarnations}"
