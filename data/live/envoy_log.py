@@ -54,18 +54,25 @@ JSON_FORMAT: Mapping[str, str] = {
 
 CALLS = (
     "/completions",
+    "/completions/batch",
+    "/invocations",
+    "/chat",
     "/embeddings",
+    "/embed",
+    "/classify",
     "/responses",
     "/messages",
     "/score",
     "/rerank",
     "/pooling",
     "/generate",
+    "/generative_scoring",
+    "/systemone",
     "/transcriptions",
     "/translations",
     "/speech",
 )
-"""Ends of the paths that call a model."""
+"""Ends of the paths that call a model: OpenAI's, Anthropic's, Cohere's, SageMaker's and vLLM's own."""
 
 LEFT_BY_CLIENT = frozenset({"DC", "DR"})
 """Flags: the client closed the connection or reset its stream."""

@@ -75,7 +75,8 @@ class _Counts(Collector):
             "vllm:num_requests_waiting_by_reason", "Requests in line, by why.", labels=[*labels, "reason"]
         )
         yield _with(waiting, labels | {"reason": "capacity"}, engine.waiting)
-        config = labels | {
+        config = {  # vLLM names no model here
+            "engine": ENGINE,
             "block_size": str(engine.profile.block_tokens),
             "num_gpu_blocks": str(engine.blocks.total),
             "enable_prefix_caching": str(engine.prefix_cache),

@@ -17,7 +17,15 @@ MAX_ANSWERS = 128
 PROMPT_KEYS = ("messages", "prompt", "input", "system", "instructions", "tools", "query", "documents")
 """Keys of the body whose text goes into the prompt."""
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-GENERATING = ("/completions", "/responses", "/messages", "/generate")
+GENERATING = (
+    "/completions",
+    "/completions/batch",
+    "/responses",
+    "/messages",
+    "/generate",
+    "/invocations",
+    "/chat",
+)
 """Ends of paths whose answer is text that a limit shortens."""
 NOT_TEXT = frozenset({"role", "type", "id", "data", "url", "image_url", "file_data", "media_type", "detail"})
 
@@ -48,6 +56,8 @@ def read(body: bytes) -> Asked | None:
 
     >>> read(b'{"model": "m", "prompt": "Once upon a time", "max_tokens": 32}')
     Asked(prompt_tokens=4, model='m', max_tokens=32, max_completion_tokens=None, n=1)
+    >>> read(b'{"prompt": ["Once", "upon"], "n": 2}').n  # two answers to each
+    4
     >>> read(b'{"prompt": "Once')
     """
     try:
@@ -63,7 +73,7 @@ def read(body: bytes) -> Asked | None:
         model=name(asked.get("model")),
         max_tokens=_limit(asked.get("max_tokens")),
         max_completion_tokens=_limit(asked.get("max_output_tokens")) if newer is None else newer,
-        n=_limit(asked.get("n"), MAX_ANSWERS) or 1,
+        n=min((_limit(asked.get("n")) or 1) * _prompts(asked), MAX_ANSWERS),
     )
 
 
@@ -109,6 +119,17 @@ def name(value: Any) -> str | None:
         return _NAME.validate_python(value)
     except ValidationError:
         return None
+
+
+def _prompts(asked: dict[str, Any]) -> int:
+    """Prompts that are answered each by itself: a list of texts or of token lists, or of whole chats."""
+    prompt, chats = asked.get("prompt"), asked.get("messages")
+    many = 1
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        many = len(prompt)
+    elif isinstance(chats, list) and chats and isinstance(chats[0], list):
+        many = len(chats)
+    return many
 
 
 def _text_bytes(values: list[Any]) -> int:

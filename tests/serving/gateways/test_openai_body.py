@@ -23,6 +23,13 @@ def test_text_counts_by_its_bytes_and_marks_and_pictures_do_not():
     assert asked(prompt="潮" * 40).prompt_tokens == 30
 
 
+def test_each_prompt_of_a_batch_is_answered_by_itself():
+    chat = [{"role": "user", "content": "a"}]
+    assert [asked(prompt=prompt).n for prompt in ("a", ["a", "b"], [1, 2, 3], [[1, 2], [3]])] == [1, 2, 1, 2]
+    assert [asked(messages=messages).n for messages in (chat, [chat, chat, chat])] == [1, 3]
+    assert asked(prompt=["a"] * 100, n=100).n == 128
+
+
 def test_a_prompt_that_came_tokenised_is_counted():
     assert asked(prompt=[[1, 2, 3], [4, 5]]).prompt_tokens == 5
 
