@@ -27,8 +27,9 @@ Name = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH, pattern=r"^[^\
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True)]
 Limit = Annotated[int, Field(ge=1, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[float, Field(ge=0)]
-Capacity = Annotated[float, Field(gt=0)]
+# What no engine counts to is refused in its row: the lake could not hold it, nor anything told with it.
+Count = Annotated[float, Field(ge=0, le=1e12)]
+Capacity = Annotated[float, Field(gt=0, le=1e12)]
 
 
 def _instant(value: Any) -> Any:

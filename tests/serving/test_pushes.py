@@ -192,6 +192,19 @@ def test_a_lake_that_fails_is_told_and_the_same_rows_again_are_stored_once(
     asyncio.run(run())
 
 
+def test_a_number_that_the_lake_can_not_hold_is_refused_in_its_row_and_the_others_are_stored(
+    advisory: Bundle, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with serving(advisory, tmp_path) as client:
+            told = await client.told([{"queue_depth": 1e308}, whole("good"), {"queue_depth": 1e12}])
+            assert (told["accepted"], told["refused"], told["stored"]) == (2, 1, True)
+            assert "queue_depth: Input should be less than or equal to" in told["refused_rows"][0]["reason"]
+        assert stored(tmp_path, "SELECT waiting FROM lake.engine_samples") == [(10**12,)]
+
+    asyncio.run(run())
+
+
 def test_a_full_disk_is_507_and_the_service_decides_on(advisory: Bundle, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     rows = [whole(secrets.token_hex(16)) for _ in range(10_000)]
