@@ -259,12 +259,14 @@ class RefusedRow(_Message):
 
 
 class TelemetryResponse(_Message):
-    """What became of the rows; those not named under refused_rows were taken in, now or before."""
+    """What became of the rows; those that were not refused were taken in, now or before."""
 
     accepted: int
     duplicates: int = Field(description="Requests that were taken in before; they changed nothing.")
     refused: int
-    refused_rows: list[RefusedRow]
+    refused_rows: list[RefusedRow] = Field(
+        description="The first 1,000 of them; with a lake, all are in its quarantine."
+    )
     stored: bool = Field(description="All that was accepted is in the lake; false where none is kept.")
     clock_ahead_s: float | None = Field(
         description="How far the sender's clock is ahead of this service's; null without x-tidegate-sent-at."

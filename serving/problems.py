@@ -119,7 +119,7 @@ class BodyLimit:
         if scope["path"] in SMALL and most > SMALL_BYTES:
             most, detail = SMALL_BYTES, f"The body is over {SMALL_BYTES} bytes, which no such request is."
         for name, value in scope["headers"]:
-            if name == b"content-length" and (not value.isdigit() or int(value) > most):
+            if name == b"content-length" and (not value.isdigit() or len(value) > 18 or int(value) > most):
                 await problem(413, detail)(scope, receive, send)
                 return
 

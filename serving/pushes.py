@@ -29,6 +29,8 @@ TOLERATED_S = 2.0
 """An offset up to this is the way of the message, not the sender's clock."""
 MOST_OFF_S = 120.0
 """A clock that is off by more is not corrected for."""
+MOST_TOLD = 1_000
+"""Refused rows that an answer names: a body of empty rows would otherwise have one sixty times its size."""
 SOURCES = 1_000
 """Sources whose offset is remembered."""
 BREATH = 4
@@ -106,7 +108,9 @@ class Pushes:
             accepted=batch.accepted,
             duplicates=batch.duplicates,
             refused=len(batch.faults),
-            refused_rows=[messages.RefusedRow(row=row, reason=fault.reason) for row, fault in batch.faults],
+            refused_rows=[
+                messages.RefusedRow(row=row, reason=fault.reason) for row, fault in batch.faults[:MOST_TOLD]
+            ],
             stored=self.writer is not None,
             clock_ahead_s=None if sent_at is None else self.ahead_s[source],
         )

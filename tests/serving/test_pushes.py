@@ -205,6 +205,17 @@ def test_a_number_that_the_lake_can_not_hold_is_refused_in_its_row_and_the_other
     asyncio.run(run())
 
 
+def test_an_answer_names_the_first_thousand_refused_rows_and_counts_all(advisory: Bundle) -> None:
+    async def run() -> None:
+        async with serving(advisory) as client:
+            answer = await client.push([{}] * 3_000)
+            told = answer.json()
+            assert (told["refused"], len(told["refused_rows"])) == (3_000, 1_000)
+            assert told["refused_rows"][-1]["row"] == 999
+
+    asyncio.run(run())
+
+
 def test_a_full_disk_is_507_and_the_service_decides_on(advisory: Bundle, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     rows = [whole(secrets.token_hex(16)) for _ in range(10_000)]
