@@ -135,7 +135,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     async def ticking(_: FastAPI) -> AsyncIterator[None]:
         await service.remember()
         tasks = [asyncio.create_task(service.run()), asyncio.create_task(ring.watch())]
-        tasks.append(asyncio.create_task(leases.run()))
+        tasks += [asyncio.create_task(leases.run()), asyncio.create_task(service.stalls.run())]
         if service.recording:
             tasks.append(asyncio.create_task(service.recording.run()))
         if settings.watch_bundle is not None:

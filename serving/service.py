@@ -30,6 +30,7 @@ from serving.recording import Recording, recent_requests
 from serving.scraping import Scraping
 from serving.settings import Settings
 from serving.shared.optional import sharing_of
+from serving.stalls import Stalls
 from serving.waiting_room import WaitingRoom
 
 START_PATIENCE_S = 10.0
@@ -71,6 +72,7 @@ class Service:
         self.sharing = sharing_of(self.controller, settings.shared, clock)
         self.engine = Engine(self.controller, self.offered.live.engines)
         self.metrics = Metrics(self.gauges)
+        self.stalls = Stalls()
         self.waiting = WaitingRoom(self.controller, clock, self.metrics.registry)
         # It opens the lake with the first rows: where that fails, the service decides all the same.
         self.writer: LakeWriter | None = None

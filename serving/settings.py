@@ -39,7 +39,7 @@ class Settings:
         key_file: file that keys are read from again whenever it changes.
         max_url_bytes: longest path and query that are answered.
         max_header_bytes: most that the headers of a request may hold.
-        max_requests: that are answered at one time.
+        max_requests: that are answered at one time; up to half of them wait for their turn.
         body_timeout_s: a request's body has this long to come whole.
         max_waiting_rows: rows that may wait for the lake; with more, senders are told to come back.
 

@@ -39,7 +39,10 @@ class Service(Section):
     max_header_bytes: Int = key("Settings.max_header_bytes", "Most that a request's headers may hold.", gt=0)
     max_url_bytes: Int = key("Settings.max_url_bytes", "Longest path and query that are answered.", gt=0)
     max_requests: Int = key(
-        "Settings.max_requests", "Requests that are answered at one time.", "requests", gt=0
+        "Settings.max_requests",
+        "Requests that are answered at one time; up to half of them wait for their turn.",
+        "requests",
+        gt=0,
     )
     body_timeout_s: Float = key("Settings.body_timeout_s", "Time for a request's body to come whole.", gt=0)
     max_open_requests: Int = key(

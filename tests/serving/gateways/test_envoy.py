@@ -519,6 +519,31 @@ def test_a_check_that_envoy_gives_up_on_leaves_nothing_reserved_and_the_request_
     stack.free(held)
 
 
+def test_a_check_that_was_given_up_on_while_tidegate_was_held_up_leaves_nothing_reserved(stack: Stack):
+    """Such a request went in unchecked: nothing would ever settle what is reserved for it."""
+    left, tick = stack.count("tidegate_envoy_checks_total", "left"), stack.service.tick
+    held_up, asked = threading.Event(), threading.Event()
+
+    def stall() -> bool:
+        held_up.set()
+        asked.wait(30)
+        return bool(tick())
+
+    stack.service.tick = stall
+    stack.clock.advance(1.0)
+    held_up.wait(30)
+    del stack.service.tick
+    try:
+        assert stack.post("hasty").status_code == 200
+        assert stack.upstream()["x-envoy-auth-failure-mode-allowed"] == "true"
+    finally:
+        asked.set()
+    until(lambda: stack.count("tidegate_envoy_checks_total", "left") == left + 1)
+    assert stack.held() == 0
+    assert stack.post().status_code == 200  # others go on as ever
+    assert stack.last().outcome == "served"
+
+
 def test_a_retry_is_known_by_its_clients_count(stack: Stack):
     asked = []
     arrived = stack.service._arrived
