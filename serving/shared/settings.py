@@ -45,7 +45,7 @@ class SharedSettings:
     replicas: int = 2
     exchange_s: float = 0.1
     lease_s: float = 1.0
-    deadline_ms: float = 2.0
+    deadline_ms: float = 5.0
     prefix: str = "tidegate"
     password_file: Path | None = None
     ca_file: Path | None = None
