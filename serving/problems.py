@@ -4,11 +4,12 @@ import logging
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.messages import Problem
@@ -93,6 +94,10 @@ def install(app: FastAPI) -> None:
         answer = problem(error.status_code, error.detail)
         answer.headers.update(error.headers or {})
         return answer
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # within its body, and nobody reads it: no failure of ours
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:

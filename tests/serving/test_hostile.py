@@ -1,12 +1,13 @@
 """Whatever bytes a client sends to a running service: an answer below 500 or a closed connection, soon."""
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.serving.test_live_process import EDGE, Live, live
+from tests.serving.test_live_process import EDGE, OPS, Live, live
 
 ASK = b'{"prompt_tokens":5}'
 JSON = b"content-type: application/json\r\n"
@@ -99,3 +100,16 @@ def test_a_request_id_that_could_forge_a_log_line_is_replaced(service: Live, tol
     given = next(line for line in head.split(b"\r\n") if line.startswith(b"x-request-id: "))[14:]
     assert (given == told) is kept
     assert given.isascii()
+
+
+def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_service(service: Live) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.sendall(SIZED + b"\r\n" + ASK[:5])
+    with service.client(OPS) as client:
+        assert client.get("/healthz").status_code == 200
+    service.process.terminate()
+    service.process.wait(timeout=30)
+    service.reader.join(timeout=10)
+    events = [json.loads(line)["event"] for line in service.log]
+    assert "request failed" not in events
+    assert "Exception in ASGI application\n" not in events
