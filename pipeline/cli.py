@@ -16,6 +16,7 @@ from pipeline.commands import (
     lake,
     play,
     profile,
+    simulate,
     traces,
 )
 from pipeline.terminal import errors
@@ -40,6 +41,7 @@ app.command("collect")(collect.collect)
 app.command("doctor")(doctor.doctor)
 app.command("engine-sim")(engine_sim.engine_sim)
 app.command("play")(play.play_trace)
+app.command("simulate")(simulate.simulate_users)
 app.add_typer(traces.app, name="traces")
 app.add_typer(lake.app, name="lake")
 app.add_typer(profile.app, name="profile")

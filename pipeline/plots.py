@@ -104,7 +104,7 @@ def load_plot(ticks: pl.DataFrame, onsets: ArrayLike) -> str:
                 upper.set_title("Whole test span; the two hours with the most onsets are shaded", color=MUTED)
             elif long:
                 upper.set_title("Its two hours with the most onsets", color=MUTED)
-        return _svg(figure, "load", "Load and baseline over time, with burst onsets and alarms")
+        return as_svg(figure, "load", "Load and baseline over time, with burst onsets and alarms")
 
 
 def recall_plot(contenders: Sequence[Mapping[str, Any]], budget: float) -> str:
@@ -145,7 +145,7 @@ def recall_plot(contenders: Sequence[Mapping[str, Any]], budget: float) -> str:
             axes.plot([rate, 0.306], [recall, place], color=color, lw=0.5, alpha=0.6, clip_on=False)
             weight = "bold" if width > 2 else "normal"
             axes.text(0.309, place, title, color=color, va="center", weight=weight)
-        return _svg(figure, "recall", "Event recall against false-alarm rate for every contender")
+        return as_svg(figure, "recall", "Event recall against false-alarm rate for every contender")
 
 
 def lead_plot(lead_times: ArrayLike) -> str:
@@ -168,7 +168,7 @@ def lead_plot(lead_times: ArrayLike) -> str:
         axes.set_xticks(marks, [f"{mark}" if mark < LONGEST_LEAD_S else f"≥ {mark}" for mark in marks])
         axes.set(xlabel="Lead time, s", ylabel="Onsets", xlim=(0, edges[-1]))
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        return _svg(figure, "lead", "Histogram of lead times")
+        return as_svg(figure, "lead", "Histogram of lead times")
 
 
 def cause_plot(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -190,7 +190,7 @@ def cause_plot(rows: Sequence[Mapping[str, Any]]) -> str:
         axes.set(xlim=(0, 1.1), xticks=[0, 0.25, 0.5, 0.75, 1.0], xlabel="Event recall")
         axes.invert_yaxis()
         axes.spines["left"].set_visible(False)
-        return _svg(figure, "causes", "Event recall by cause")
+        return as_svg(figure, "causes", "Event recall by cause")
 
 
 def reliability_plot(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -206,7 +206,7 @@ def reliability_plot(rows: Sequence[Mapping[str, Any]]) -> str:
         axes.set(xlim=(0, top), ylim=(0, top), ylabel="Observed share of ticks")
         axes.set_xlabel("Forecast probability of an onset within 60 s")
         axes.grid(color=RULE, lw=0.6)
-        return _svg(figure, "reliability", "Reliability of the forecast probability")
+        return as_svg(figure, "reliability", "Reliability of the forecast probability")
 
 
 def best_baseline(contenders: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -302,7 +302,7 @@ def _look(one: Mapping[str, Any], is_rival: bool) -> tuple[str, float]:
     return {"forecaster": (FORECASTER, 2.2), "oracle": (ORACLE, 1.4)}.get(one["kind"], (MUTED, 0.9))
 
 
-def _svg(figure: Figure, name: str, label: str) -> str:
+def as_svg(figure: Figure, name: str, label: str) -> str:
     """SVG element with colours and font as CSS variables, and nothing in it that changes between runs."""
     target = io.StringIO()
     with warnings.catch_warnings():

@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import plots
+from pipeline.simulate.plot import users_plot
+from pipeline.simulate.report import points, points_range, sentences
 from pipeline.targets import sentence
 
 JSON_FILE, HTML_FILE = "report.json", "report.html"
@@ -73,12 +75,14 @@ def render(
     """The report as one self-contained HTML page."""
     causes, reliability = report["recall_by_cause"], report["reliability"]
     contenders, onsets_count = report["contenders"], forecaster(report)["scores"]["onsets"]
+    simulation = report.get("simulation")
     figures = {
         "load": plots.load_plot(ticks, onsets),
         "recall": plots.recall_plot(contenders, report["settings"]["budget"]) if onsets_count else None,
         "lead": plots.lead_plot(lead_times) if np.size(lead_times) else None,
         "causes": plots.cause_plot(causes) if causes else None,
         "reliability": plots.reliability_plot(reliability) if reliability else None,
+        "users": users_plot(simulation) if simulation else None,
     }
     environment = Environment(
         loader=PackageLoader("pipeline"),
@@ -94,6 +98,9 @@ def render(
         "clock": clock,
         "claim": _claim,
         "target": sentence,
+        "points": points,
+        "points_range": points_range,
+        "simulated": sentences,
     }
     return environment.get_template("report.html.j2").render(
         report=report,
@@ -102,6 +109,7 @@ def render(
         headline=headline(report),
         badge=BADGES[report["verdict"]["skill"]],
         palette=plots.PALETTE,
+        simulation=simulation,
         figures={name: svg and Markup(svg) for name, svg in figures.items()},
     )
 
