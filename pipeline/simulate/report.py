@@ -93,7 +93,7 @@ def _oracle(simulation: Mapping[str, Any]) -> str:
     return (
         "An oracle, which tightens fully for the last 60 s before each burst and at no other time, makes "
         f"{points(share['value'])} points {points_range(share)}".rstrip()
-        + ": about what foresight can bring with these rules on this fleet."
+        + ": what perfect foresight of the onsets is worth with these rules on this fleet."
     )
 
 
