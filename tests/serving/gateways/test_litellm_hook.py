@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.bundle import Bundle
 from serving.app import create_app
@@ -34,9 +35,27 @@ def bundle(bundle_folder: Callable[[float | None], Path]) -> Bundle:
     return Bundle.load(bundle_folder(None))
 
 
+class Late:
+    """An app whose decisions are made at once and answered late."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app, self.late_s = app, 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def late(message: Message) -> None:
+            if scope["path"] == "/v1/admit":
+                await asyncio.sleep(self.late_s)
+            await send(message)
+
+        await self.app(scope, receive, late if scope["type"] == "http" else send)
+
+
 class Gate:
-    def __init__(self, service: Service, url: str) -> None:
-        self.service, self.url = service, url
+    def __init__(self, service: Service, late: Late, url: str) -> None:
+        self.service, self.late, self.url = service, late, url
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.service.metrics.registry.get_sample_value(name, labels) or 0.0
 
     @property
     def held_tokens(self) -> int:
@@ -57,14 +76,15 @@ def gate(bundle: Bundle) -> Iterator[Gate]:
     app = create_app(
         bundle, Settings(rules=Rules(capacity_tokens=100_000)), ManualClock(1_700_000_000_000_000)
     )
+    late = Late(app)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(uvicorn.Config(late, log_config=None, ws="none", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
             while not server.started and thread.is_alive():
                 time.sleep(0.005)
-            yield Gate(app.state.service, f"http://127.0.0.1:{listening.getsockname()[1]}")
+            yield Gate(app.state.service, late, f"http://127.0.0.1:{listening.getsockname()[1]}")
         finally:
             server.should_exit = True
             thread.join(30)
@@ -108,8 +128,8 @@ def test_a_call_holds_tokens_until_its_success_is_logged(gate: Gate) -> None:
         await hook.async_log_success_event(kwargs, answer, None, None)  # told twice: nothing to do
 
     run(hook, story())
-    assert gate.service.metrics.registry.get_sample_value("tidegate_settled_total") == 1
-    assert gate.service.metrics.registry.get_sample_value("tidegate_settle_unknown_total") == 0
+    assert gate.count("tidegate_settled_total") == 1
+    assert gate.count("tidegate_settle_unknown_total") == 0
 
 
 def test_a_refusal_is_a_429_with_every_header_of_ours_and_holds_nothing(gate: Gate) -> None:
@@ -133,7 +153,7 @@ def test_a_refusal_is_a_429_with_every_header_of_ours_and_holds_nothing(gate: Ga
     assert not {"content-length", "content-type"} & refused.headers.keys()
     assert refused.type == "requests"
     assert hook.failed_open == 0
-    assert gate.service.metrics.registry.get_sample_value("tidegate_settle_unknown_total") == 0
+    assert gate.count("tidegate_settle_unknown_total") == 0
 
 
 @pytest.mark.parametrize(
@@ -197,6 +217,104 @@ def test_calls_go_on_where_tidegate_is_away_silent_or_something_else(
     assert len(caplog.messages) == 3  # one for each hook: an outage does not flood the log
 
 
+def test_what_a_late_decision_reserves_is_settled_when_its_call_ends(gate: Gate) -> None:
+    hook = gate.hook(TIDEGATE_TIMEOUT_S="0.05")
+    gate.late.late_s = 0.3
+
+    async def story() -> None:
+        for call_id, ended in (("before", True), ("after", False)):
+            data = call(max_tokens=50, litellm_call_id=call_id)
+            assert await ask(hook, data) == data  # undecided
+            if not ended:  # the answer comes while the call still runs
+                while call_id not in hook.open:
+                    await asyncio.sleep(0.01)
+            assert gate.held_tokens == 150
+            answer = {"usage": {"completion_tokens": 7}}
+            await hook.async_log_success_event({"litellm_call_id": call_id}, answer, None, None)
+            assert gate.held_tokens == 0
+
+    run(hook, story())
+    assert hook.failed_open == 2
+    assert gate.count("tidegate_settled_total") == 2
+    assert not hook._late
+
+
+def test_an_answer_that_comes_far_too_late_is_not_waited_for(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(litellm_hook, "LATE_S", 0.05)
+    hook = gate.hook(TIDEGATE_TIMEOUT_S="0.05")
+    gate.late.late_s = 5.0
+
+    async def story() -> None:
+        await ask(hook, call())
+        while hook._late:
+            await asyncio.sleep(0.01)
+
+    run(hook, story())
+    assert not hook.open
+
+
+def test_a_call_waits_for_room_as_long_as_the_proxy_allows(gate: Gate) -> None:
+    hook = gate.hook(TIDEGATE_MAX_WAIT_MS="60000", TIDEGATE_TIMEOUT_S="0.05")
+    large = {"messages": [{"role": "user", "content": "x" * 160_000}], "max_tokens": 1}
+
+    async def story() -> None:
+        held = 0
+        while not gate.service.waiting:  # admitted until there is no room
+            waiting = asyncio.create_task(ask(hook, call(**large, litellm_call_id=f"c-{held}")))
+            while not waiting.done() and not gate.service.waiting:
+                await asyncio.sleep(0.01)
+            held += 1
+        await asyncio.sleep(0.1)  # longer than a decision may take
+        assert not waiting.done()
+        await hook.async_log_success_event({"litellm_call_id": "c-0"}, None, None, None)
+        await waiting
+
+    run(hook, story())
+    assert hook.failed_open == 0
+    assert gate.count("tidegate_refused_total") == 0
+
+
+def test_a_call_given_up_while_it_waits_leaves_nothing_behind(gate: Gate) -> None:
+    hook = gate.hook(TIDEGATE_MAX_WAIT_MS="60000")
+    large = {"messages": [{"role": "user", "content": "x" * 160_000}], "max_tokens": 1}
+
+    async def story() -> None:
+        held = 0
+        while not gate.service.waiting:
+            waiting = asyncio.create_task(ask(hook, call(**large, litellm_call_id=f"c-{held}")))
+            while not waiting.done() and not gate.service.waiting:
+                await asyncio.sleep(0.01)
+            held += 1
+        waiting.cancel()
+        while gate.service.waiting:
+            await asyncio.sleep(0.01)
+
+    run(hook, story())
+
+
+def test_calls_of_one_name_are_settled_each(gate: Gate) -> None:
+    hook = gate.hook()
+
+    async def story() -> None:
+        for _ in range(3):
+            await ask(hook, call(max_tokens=50))
+        assert gate.held_tokens == 450
+        gate.refuse_all()
+        with pytest.raises(HTTPException) as refused:
+            await ask(hook, call())
+        await hook.async_post_call_failure_hook(call(), refused.value, KEY)  # not the end of its namesakes
+        await hook.aclose()
+        assert gate.held_tokens == 450
+        for left in (300, 150, 0):
+            await hook.async_log_success_event({"litellm_call_id": "c-1"}, None, None, None)
+            assert gate.held_tokens == left
+
+    run(hook, story())
+    assert not hook.open
+
+
 def test_a_settlement_that_does_not_arrive_is_counted_and_fails_nothing(gate: Gate) -> None:
     hook = gate.hook()
 
@@ -218,6 +336,46 @@ def test_an_overloaded_engine_clamps_the_answer(gate: Gate) -> None:
     assert data["max_tokens"] == 4_096
 
 
+@pytest.mark.parametrize(
+    ("call_type", "added"),
+    [
+        ("acompletion", {"max_tokens": 1_024}),
+        ("aresponses", {"max_output_tokens": 1_024}),
+        ("aembedding", {}),  # it would fail of a limit that it does not know
+        ("rerank", {}),
+    ],
+)
+def test_a_call_without_a_limit_gets_the_one_of_its_kind(
+    gate: Gate, call_type: str, added: dict[str, int]
+) -> None:
+    gate.service.controller.observe_engine(gate.service.clock.monotonic_s(), queue_depth=0, gpu_util=0.95)
+    hook = gate.hook()
+    assert run(hook, ask(hook, call(), call_type)) == call() | added
+
+
+def test_the_rest_of_a_clamped_answer_is_asked_for_with_its_handle(gate: Gate) -> None:
+    gate.service.controller.observe_engine(gate.service.clock.monotonic_s(), queue_depth=0, gpu_util=0.95)
+    hook = gate.hook()
+
+    async def story() -> None:
+        data = await ask(hook, call(max_tokens=4_096))
+        answer = {"usage": {"completion_tokens": 1_024}}
+        await hook.async_log_success_event({"litellm_call_id": "c-1"}, answer, None, None)  # may come first
+        told = await hook.async_post_call_response_headers_hook(
+            data=data, user_api_key_dict=KEY, response=None, request_headers={}
+        )
+        assert told is not None
+        headers = {"x-tidegate-continuation": told["x-tidegate-continuation"]}
+        rest = call(max_tokens=3_072, litellm_call_id="c-2", proxy_server_request={"headers": headers})
+        assert (await ask(hook, rest))["max_tokens"] == 1_024
+        # What a call handed over, or never had, is not handed over again.
+        assert await hook.async_post_call_response_headers_hook(data, KEY, None) is None
+
+    run(hook, story())
+    seen = gate.service.controller.snapshot(gate.service.clock.monotonic_s())
+    assert (seen.continuations, seen.unknown_continuations) == (1, 0)  # the second's; the first is redeemed
+
+
 def test_what_a_call_says_becomes_an_admit_request() -> None:
     body = call(max_tokens=1, max_completion_tokens=5_000, n=2, litellm_session_id="s")
     assert admit_request(KEY, body) == {
@@ -232,6 +390,46 @@ def test_what_a_call_says_becomes_an_admit_request() -> None:
     }
     odd = {"model": 5, "prompt": [1, 2, 3], "max_tokens": True, "n": "2", "litellm_call_id": ""}
     assert admit_request(NOBODY, odd) == {"prompt_tokens": 3}
+
+
+def test_what_the_client_s_headers_tell() -> None:
+    def told(**headers: str) -> dict[str, Any]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return admit_request(None, {"proxy_server_request": {"headers": named}}) | {"prompt_tokens": 0}
+
+    assert told(x_stainless_retry_count="2", x_tidegate_continuation="abc") == {
+        "prompt_tokens": 0,
+        "retry_count": 2,
+        "continuation": "abc",
+    }
+    assert told(x_stainless_retry_count="5000")["retry_count"] == 1_000
+    for odd in ("-1", "two", "", "٣", "1" * 5_000):
+        assert told(x_stainless_retry_count=odd, x_tidegate_continuation="") == {"prompt_tokens": 0}
+    assert admit_request(None, {}, max_wait_ms=250.0) == {"prompt_tokens": 0, "max_wait_ms": 250.0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "n"),
+    [
+        ({"prompt": ["a", "b", "c"]}, 3),
+        ({"prompt": [[1, 2], [3]], "n": 2}, 4),
+        ({"prompt": [1, 2, 3], "n": 2}, 2),  # one prompt that came tokenised
+        ({"prompt": ["a"] * 500, "n": 2}, 128),
+        ({"prompt": "a", "extra_body": {"n": 5}}, 5),
+        ({"prompt": "a", "extra_body": {"prompt": ["a", "b"]}}, 2),
+    ],
+)
+def test_each_prompt_of_a_list_is_an_answer(asked: dict[str, Any], n: int) -> None:
+    assert admit_request(None, asked)["n"] == n
+
+
+def test_parameters_that_go_to_the_engine_as_they_are_count_as_well() -> None:
+    asked = {"prompt": "x" * 40, "max_tokens": 1, "extra_body": {"max_tokens": 5_000, "prompt": "x" * 400}}
+    assert admit_request(None, asked) == {"prompt_tokens": 110, "max_tokens": 5_000}
+    assert clamped(asked, 1_024)["extra_body"]["max_tokens"] == 1_024
+    assert asked["extra_body"]["max_tokens"] == 5_000
+    only = {"extra_body": {"max_completion_tokens": 9, "min_tokens": 2_048}}
+    assert clamped(only, 1_024) == {"extra_body": {"max_completion_tokens": 9, "min_tokens": 1_024}}
 
 
 def test_a_picture_is_not_taken_for_its_bytes() -> None:
@@ -270,6 +468,7 @@ def test_usage_that_is_not_told_is_unknown_not_zero(response: object) -> None:
         ({"TIDEGATE_URL": "localhost:8311"}, "TIDEGATE_URL must start with http"),
         ({"TIDEGATE_TIMEOUT_S": "fast"}, "TIDEGATE_TIMEOUT_S must be a number of seconds"),
         ({"TIDEGATE_TIMEOUT_S": "nan"}, "TIDEGATE_TIMEOUT_S must be a number of seconds"),
+        ({"TIDEGATE_MAX_WAIT_MS": "0"}, "TIDEGATE_MAX_WAIT_MS must be a number of milliseconds"),
         ({"TIDEGATE_KEY": "a", "TIDEGATE_KEY_FILE": "b"}, "both set"),
         ({"TIDEGATE_KEY_FILE": "/no/such/file"}, "TIDEGATE_KEY_FILE can't be read"),
     ],
@@ -305,5 +504,12 @@ def test_the_file_stands_alone_and_its_methods_on_the_class_itself() -> None:
         {"data", "features", "models", "serving", "pipeline"}
     )
     # The proxy looks in the class's own dictionary and skips what is inherited.
-    assert {"async_pre_call_hook", "async_post_call_failure_hook"} <= vars(Tidegate).keys()
+    hooks = {name for name in vars(Tidegate) if name.startswith("async_")}
+    assert hooks == {
+        "async_pre_call_hook",
+        "async_post_call_response_headers_hook",
+        "async_post_call_failure_hook",
+        "async_log_success_event",
+        "async_log_failure_event",
+    }
     assert isinstance(litellm_hook.tidegate, Tidegate)

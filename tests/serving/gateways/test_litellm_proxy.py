@@ -7,7 +7,8 @@ TIDEGATE_LITELLM_VENV may name another.
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -69,12 +70,14 @@ class Upstream:
 
 
 class Proxy:
-    def __init__(self, url: str, service: Service, upstream: Upstream) -> None:
-        self.url, self.service, self.upstream = url, service, upstream
+    def __init__(self, url: str, gate_url: str, service: Service, upstream: Upstream) -> None:
+        self.url, self.gate_url, self.service, self.upstream = url, gate_url, service, upstream
 
-    def chat(self, model: str = "good", **more: object) -> httpx.Response:
+    def chat(
+        self, model: str = "good", told: Mapping[str, str] | None = None, **more: object
+    ) -> httpx.Response:
         body = {"model": model, "messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 20} | more
-        headers = {"authorization": f"Bearer {KEY}"}
+        headers = {"authorization": f"Bearer {KEY}"} | dict(told or {})
         return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
 
     def count(self, name: str, **labels: str) -> float:
@@ -121,8 +124,9 @@ def proxy(
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         seen = {
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "TIDEGATE_URL": f"http://127.0.0.1:{gate}",
+            "TIDEGATE_URL": (gate_url := f"http://127.0.0.1:{gate}"),
             "TIDEGATE_TIMEOUT_S": "10",
+            "TIDEGATE_MAX_WAIT_MS": "60000",
         }
         command = [
             f"{VENV}/bin/litellm",
@@ -135,7 +139,7 @@ def proxy(
         ]
         url = f"http://127.0.0.1:{port}"
         with started(command, folder, seen, f"{url}/health/liveliness"):
-            yield Proxy(url, app.state.service, upstream)
+            yield Proxy(url, gate_url, app.state.service, upstream)
 
 
 def test_a_call_is_admitted_and_settled_with_its_usage(proxy: Proxy) -> None:
@@ -166,6 +170,49 @@ def test_a_call_that_fails_for_good_frees_its_tokens(proxy: Proxy) -> None:
     assert proxy.chat("broken", fallbacks=[], disable_fallbacks=True).status_code == 500
     until(lambda: proxy.count("tidegate_settled_total") == before + 1)
     assert proxy.held_tokens == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_rest_of_a_clamped_answer_is_asked_for_with_the_handle_in_its_header(
+    proxy: Proxy, stream: bool
+) -> None:
+    controller, clock = proxy.service.controller, proxy.service.clock
+    controller.observe_engine(clock.monotonic_s(), queue_depth=0, gpu_util=0.95)
+    asked = {"max_tokens": 4_096, "min_tokens": 2_048, "stream": stream}
+    unknown = proxy.count("tidegate_unknown_continuations")
+    try:
+        first = proxy.chat(**asked, extra_body={"max_tokens": 9_000})
+        seen = proxy.upstream.calls[-1]
+        assert (seen["max_tokens"], seen["min_tokens"]) == (1_024, 1_024)
+        handles = proxy.count("tidegate_open_continuations")
+        rest = proxy.chat(told={"x-tidegate-continuation": first.headers["x-tidegate-continuation"]}, **asked)
+        assert rest.headers["x-tidegate-continuation"] != first.headers["x-tidegate-continuation"]
+        assert proxy.count("tidegate_open_continuations") == handles  # one redeemed, one new
+        assert proxy.count("tidegate_unknown_continuations") == unknown
+    finally:
+        controller.observe_engine(clock.monotonic_s(), queue_depth=0, gpu_util=0.1)
+
+
+def test_a_client_s_retries_are_counted(proxy: Proxy) -> None:
+    before = proxy.count("tidegate_retries_total", lane="standard")
+    for told in ("0", "1", "2"):
+        assert proxy.chat(told={"x-stainless-retry-count": told}).status_code == 200
+    assert proxy.count("tidegate_retries_total", lane="standard") == before + 2
+
+
+def test_a_call_waits_for_its_turn(proxy: Proxy) -> None:
+    def tidegate(path: str, **body: object) -> httpx.Response:
+        return httpx.post(f"{proxy.gate_url}/v1/{path}", json=body, timeout=60)
+
+    held = []
+    while (answer := tidegate("admit", prompt_tokens=20_000, max_tokens=1)).status_code == 200:
+        held.append(answer.json()["reservation_id"])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(proxy.chat, messages=[{"role": "user", "content": "x" * 80_000}])
+        until(lambda: len(proxy.service.waiting))
+        for reservation_id in held:
+            tidegate("cancel", reservation_id=reservation_id)
+        assert waiting.result(60).status_code == 200
 
 
 def test_a_hundred_refusals_are_ours_and_blame_no_deployment(proxy: Proxy) -> None:
