@@ -17,14 +17,16 @@ from serving.engine_sim.core import EngineSim
 from serving.engine_sim.request import Request
 
 PROGRESS_CALLS = 1_000
+RENEWALS = 3
+"""In the time of a lease: no gateway lets the one of an answer that runs end."""
 
 
 class Play:
     """One run of calls through a gate.
 
     A client tries again as the OpenAI SDK does, and asks for the rest of a clamped answer at once. The gate
-    reads the engines and the forecast every tick, hears of every end at once, and sends a request to the
-    replica with the fewest. The same arguments give the same run.
+    reads the engines and the forecast every tick, hears of every end at once, renews the leases of answers
+    that run, and sends a request to the replica with the fewest. The same arguments give the same run.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Play:
         self._waiting: dict[Ticket, Call] = {}
         self._returns: list[tuple[float, int, Call]] = []
         self._returned = 0
-        self._now_s = 0.0
+        self._now_s = self._renewed_s = 0.0
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> None:
         """Play until every call has ended; ``progress`` is told the share of them that were sent."""
@@ -98,6 +100,10 @@ class Play:
     def _tick(self, t_s: int) -> None:
         self._scrapes.read(self.controller, self._now_s)
         self.controller.set_tightening(self._tightening.get(t_s, 0.0), self._now_s)
+        if self._now_s - self._renewed_s > self.controller.rules.lease_s / RENEWALS:
+            self._renewed_s = self._now_s
+            for call in self._running.values():
+                self.controller.renew(call.reservation, self._now_s)
 
     def _step(self) -> None:
         """End the steps that end now, and with them the requests that have their last token."""

@@ -176,7 +176,7 @@ def test_a_refused_client_comes_back_as_the_sdk_does_and_gives_up_after_two_retr
     made, rules = full_gate()
     # Standard and batch hold 4,800 tokens together at most; the engine is so slow that the first one stays.
     slow = replace(made, profile=replace(made.profile, decode_base_s=10.0))
-    play, (first, second) = played([LONG, replace_at(LONG, 1.0)], slow, replace(rules, lease_s=10_000.0))
+    play, (first, second) = played([LONG, replace_at(LONG, 1.0)], slow, rules)
     assert (first.end, first.tries) == ("served", 1)
     assert (second.end, second.tries, second.refusals) == ("refused", RETRIES + 1, RETRIES + 1)
     assert second.ended_s is not None
@@ -219,11 +219,19 @@ def test_a_call_waits_at_the_gate_for_its_target_and_then_is_refused(waits: bool
 def test_a_wait_that_is_too_short_ends_in_a_refusal_at_its_end() -> None:
     made, rules = full_gate()
     slow = replace(made, profile=replace(made.profile, decode_base_s=10.0))
-    _, (_, second) = played([LONG, replace_at(LONG, 1.0)], slow, replace(rules, lease_s=10_000.0), waits=True)
+    _, (_, second) = played([LONG, replace_at(LONG, 1.0)], slow, rules, waits=True)
     assert (second.end, second.refusals) == ("refused", 3)
     # Three waits of the standard lane's 0.8 s, and Retry-After between them.
     assert second.ended_s is not None
     assert second.ended_s >= 1.0 + 3 * 0.8 + 2 * 1.0
+
+
+def test_the_lease_of_an_answer_that_runs_does_not_end() -> None:
+    made, rules = full_gate()
+    slow = replace(made, profile=replace(made.profile, decode_base_s=10.0))  # ten minutes for sixty tokens
+    play, (first, second) = played([LONG, replace_at(LONG, 200.0)], slow, replace(rules, lease_s=30.0))
+    assert (first.end, second.end) == ("served", "refused")
+    assert play.controller.snapshot(1_000.0).expired == 0
 
 
 def test_a_clamped_answer_and_its_rests_are_one_call() -> None:
