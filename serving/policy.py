@@ -43,6 +43,9 @@ class LanePolicy(BaseModel):
         description="Prompt and expected output of the largest that gets in; take off what you let in by "
         "the policy and have not seen end.",
     )
+    brief_room_tokens: int = Field(
+        ge=0, description="The same for a request that should have ended within spares_s: it isn't tightened."
+    )
     retry_after_s: float = Field(
         ge=0, description="Until a usual request gets in, 0 where it does now; jitter it before you tell it."
     )
@@ -59,6 +62,7 @@ class Policy(BaseModel):
 
     valid_s: float = Field(default=VALID_S, description="How long it may be gone by after it came.")
     tightening: Share = Field(description="Level that the forecast applies to the rules; 0 is rules alone.")
+    spares_s: float = Field(description="A request that should have ended within it has the brief room.")
     backpressure: Share = Field(description="B, over its known terms.")
     lanes: dict[LaneName, LanePolicy]
 
@@ -68,6 +72,7 @@ def policy(gate: Gate, now_s: float) -> Policy:
     tau, pressure = gate.tightening.level(now_s), gate.pressure(now_s)
     return Policy(
         tightening=tau,
+        spares_s=gate.rules.tightening_spares_s,
         backpressure=pressure,
         lanes={
             name: _lane(gate, gate.lanes.by_name[name], tau, pressure, now_s) for name in get_args(LaneName)
@@ -79,15 +84,16 @@ def _lane(gate: Gate, lane: Lane, tau: float, pressure: float, now_s: float) -> 
     step = 0
     if gate.overload.degraded:
         step = gate.overload.step(now_s, tau, protected=lane.rule.protected)
-    room = _room_tokens(gate, lane, tau, pressure, now_s)
+    room, brief_room = (_room_tokens(gate, lane, level, pressure, now_s) for level in (tau, 0.0))
     if step and not lane.rule.protected:
-        room = min(room, gate.rules.degradation.most_request_tokens)
+        room, brief_room = (min(it, gate.rules.degradation.most_request_tokens) for it in (room, brief_room))
     if lane.breach.until_s > now_s:
         step = max(step, CLAMP)
     usual = REFERENCE_PROMPT_TOKENS + REFERENCE_OUTPUT_TOKENS
     drain_tokens_per_s = lane.drain.rate(lane.held_tokens, now_s)
     return LanePolicy(
         room_tokens=room,
+        brief_room_tokens=brief_room,
         retry_after_s=wait_s(usual - room, drain_tokens_per_s) if room < usual else 0.0,
         degradation=step,
         clamp_output_tokens=gate.rules.degradation.clamp_output_tokens if step >= CLAMP else None,

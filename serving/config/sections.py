@@ -166,3 +166,8 @@ class Tightening(Section):
         "Rules.max_tightening_change_per_s", "Bound on the change of the level, up and down.", gt=0
     )
     hold_s: Float = key("Rules.tightening_hold_s", "A level that isn't renewed for so long is let go.", gt=0)
+    spares_s: Float = key(
+        "Rules.tightening_spares_s",
+        "A request that should have ended within this time is not tightened; 0 tightens all.",
+        ge=0,
+    )

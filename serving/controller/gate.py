@@ -14,7 +14,8 @@ The rules are asked in this order, and the first that refuses names the reason.
 
 The first two can never be met by coming back, nor can a quota that the request alone exceeds. Tightening only
 lowers the thresholds of degradation and of the last three, so a forecast can refuse what the rules admit and
-never the reverse; at level 0 every threshold is the rules' own. The rest of a clamped answer was let in
+never the reverse; at level 0 every threshold is the rules' own. Who will have ended before the burst comes is
+not tightened: refused, it would come back in the middle of it. The rest of a clamped answer was let in
 before: tightening, degradation and backpressure are not asked.
 
 A lane that misses its own target for the first token clamps its answers, as an overloaded engine does, and so
@@ -30,7 +31,7 @@ from serving.controller.decision import Decision, Reason, RequestFacts
 from serving.controller.degradation import CLAMP
 from serving.controller.elapsed import Elapsed
 from serving.controller.kv_headroom import KvHeadroom
-from serving.controller.lanes import Lane, Lanes
+from serving.controller.lanes import REFERENCE_BATCH, Lane, Lanes
 from serving.controller.outputs import OutputTable, limit_of
 from serving.controller.overload import NO_MEASURES, Overload, capped
 from serving.controller.retry_after import quota_wait_ms
@@ -151,6 +152,8 @@ class Gate:
                 return "tenant_quota", wait_s
         if ticket.rest is not None:
             tau = pressure = 0.0
+        elif tau > 0 and self.time_in_engine_s(ticket) < rules.tightening_spares_s:
+            tau = 0.0
         protected = lane.rule.protected
         if (
             self.overload.degraded
@@ -176,6 +179,11 @@ class Gate:
                 over_budget = self.lanes.overflow_tokens(lane, tokens + kept_tokens, tau, now_s)
                 return ("waiting_ahead", over_budget) if over_budget > 0 else None
         return None
+
+    def time_in_engine_s(self, ticket: Ticket) -> float:
+        """How long a request is expected to run, by the engine model and at its reference batch."""
+        engine, prompt_tokens = self.rules.engine, ticket.request.prompt_tokens
+        return engine.prefill_s(prompt_tokens) + ticket.one * engine.decode_step_s(REFERENCE_BATCH)
 
     def step(self, ticket: Ticket, tau: float, now_s: float) -> int:
         """Step of degradation that holds for a ticket; none refuses the rest of an answer."""

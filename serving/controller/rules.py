@@ -52,6 +52,8 @@ class Rules:
         engine_stale_s: age at which an observation of the engine is unknown.
         max_tightening_change_per_s: bound on the rate of change, up and down.
         tightening_hold_s: a target not renewed for this long is 0.
+        tightening_spares_s: a request that is expected to have ended within this time is not tightened: it
+            will be gone when the burst comes. With 0 all are.
         drain_memory_s: time constant of the measured drain rate.
         output_prior_tokens: expected output before anything was learned.
         output_quantile: quantile of the output tokens that a reservation covers.
@@ -85,6 +87,7 @@ class Rules:
     engine_stale_s: float = 15.0
     max_tightening_change_per_s: float = 0.2
     tightening_hold_s: float = 15.0
+    tightening_spares_s: float = 10.0
     drain_memory_s: float = 10.0
     output_prior_tokens: int = 512
     output_quantile: float = 0.9
@@ -113,8 +116,9 @@ class Rules:
                 "Rule hard_reject_cut must not be over hard_reject_above "
                 f"({self.hard_reject_above!r}); got {self.hard_reject_cut!r}."
             )
-        if not 0 <= self.waiting_grace < math.inf:
-            raise InputError(f"Rule waiting_grace must be 0 or more; got {self.waiting_grace!r}.")
+        for name in ("waiting_grace", "tightening_spares_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"Rule {name} must be 0 or more and finite; got {getattr(self, name)!r}.")
         if not self.output_quantile < 1:
             raise InputError(f"Rule output_quantile must be in (0, 1); got {self.output_quantile!r}.")
         for name in LANES:

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -22,9 +23,9 @@ from tests.serving.live_apps import running
 RULES = Rules(capacity_tokens=100_000)
 
 
-def controller(held: list[tuple[str, int]], tightening: float) -> Controller:
+def controller(held: list[tuple[str, int]], tightening: float, spares_s: float = 0.0) -> Controller:
     """A gate that lets these in, as far as it does, and is tightened since a minute."""
-    gate = Controller(RULES, random=Random(3))
+    gate = Controller(replace(RULES, tightening_spares_s=spares_s), random=Random(3))
     for lane, tokens in held:
         gate.admit(RequestFacts(prompt_tokens=tokens, lane=lane, max_tokens=1), 0.0)
     for second in range(10):
@@ -43,6 +44,22 @@ def test_what_fits_the_room_gets_in_and_a_token_more_does_not(held, tightening, 
     assert not over.admit(RequestFacts(prompt_tokens=room, lane=lane, max_tokens=1), 10.0).admitted
     if room > 1:
         fits = controller(held, tightening)
+        assert fits.admit(RequestFacts(prompt_tokens=room - 1, lane=lane, max_tokens=1), 10.0).admitted
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(LANES), st.integers(1, 20_000)), max_size=12),
+    st.floats(0, 1),
+    st.sampled_from(LANES),
+)
+def test_brief_requests_have_the_room_that_the_rules_leave(held, tightening, lane) -> None:
+    told, rules = (controller(held, level, 1e6).on_gate(policy, 10.0) for level in (tightening, 0.0))
+    assert told.spares_s == 1e6
+    assert told.lanes[lane].room_tokens <= told.lanes[lane].brief_room_tokens
+    assert told.lanes[lane].brief_room_tokens == rules.lanes[lane].room_tokens
+    room = told.lanes[lane].brief_room_tokens
+    if room > 1:
+        fits = controller(held, tightening, 1e6)
         assert fits.admit(RequestFacts(prompt_tokens=room - 1, lane=lane, max_tokens=1), 10.0).admitted
 
 

@@ -275,6 +275,25 @@ def test_full_tightening_sheds_early_and_says_that_it_did():
     assert controller.snapshot(5.0).lanes["batch"].tightened == 1
 
 
+@pytest.mark.parametrize(("spares_s", "brief", "long"), [(10.0, True, False), (0.0, False, False)])
+def test_who_has_ended_before_the_burst_comes_is_not_tightened(spares_s, brief, long):
+    controller = make(100_000, max_tightening_change_per_s=10.0, tightening_spares_s=spares_s)
+    controller.admit(ask(12_000, 1, lane="batch"), 0.0)
+    controller.set_tightening(1.0, 0.0)
+
+    assert controller.admit(ask(1_000, 100, lane="batch"), 5.0).admitted == brief
+    assert controller.admit(ask(1_000, 1_000, lane="batch"), 5.0).admitted == long
+
+
+def test_who_runs_longer_than_a_burst_is_away_is_tightened_however_few_its_tokens():
+    controller = make(100_000, max_tightening_change_per_s=10.0)
+    controller.admit(ask(12_000, 1, lane="batch"), 0.0)
+    controller.set_tightening(1.0, 0.0)
+
+    shed = controller.admit(ask(1, 512, lane="batch"), 5.0)  # 25 s of decode
+    assert (shed.admitted, shed.reason, shed.tightened) == (False, "lane_budget", True)
+
+
 def test_tightening_lowers_the_threshold_of_hard_rejection():
     controller = make(50_000)
     controller.observe_engine(0.0, queue_depth=5_000, batch_tokens=25_000, kv_miss_rate=0.9)

@@ -12,7 +12,12 @@ from serving.controller.decision import Decision, RequestFacts
 from serving.controller.rules import Rules
 
 RULES = Rules(
-    capacity_tokens=20_000, queue_capacity=100, max_flows=3, lease_s=30.0, max_tightening_change_per_s=1e9
+    capacity_tokens=20_000,
+    queue_capacity=100,
+    max_flows=3,
+    lease_s=30.0,
+    max_tightening_change_per_s=1e9,
+    tightening_spares_s=2.0,
 )
 readings = st.none() | st.floats(0, 200) | st.sampled_from([float("nan"), -1.0])
 

@@ -22,6 +22,7 @@ RULES = Rules(
     queue_capacity=100,
     lease_s=30.0,
     max_tightening_change_per_s=1e9,
+    tightening_spares_s=2.0,
     degradation=DegradationRules(
         queue_depth_above=50,
         cut=0.5,

@@ -239,7 +239,7 @@ def test_backlogged_lanes_share_by_their_weights():
 
 
 def test_a_lane_over_its_own_budget_blocks_nobody_else():
-    controller = make(100_000, max_tightening_change_per_s=100.0)
+    controller = make(100_000, max_tightening_change_per_s=100.0, tightening_spares_s=0.0)
     fill(controller, "batch")
     controller.set_tightening(1.0, 0.0)
     waits(controller, 0.5, lane="batch", wait_ms=1_000.0)

@@ -21,6 +21,7 @@ RULES = Rules(
     waiting_grace=2,
     max_tenants=3,
     max_tightening_change_per_s=1e9,
+    tightening_spares_s=2.0,
     default_tenant=TenantLimits(
         hourly=Quota(300_000, sliding=True), daily=Quota(1_500_000, burst_tokens=10_000)
     ),
