@@ -1,5 +1,6 @@
 """A bundle that learned noise: quick to make, for tests of what surrounds the forecaster."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from models.bundle import write_bundle
 TICKS = 64
 
 
+@cache  # many files need it, and it takes seconds
 def noise_model() -> bytes:
     """The ONNX graph of a tiny forecaster."""
     # The training stack loads slowly: only tests that need a graph pay for it.

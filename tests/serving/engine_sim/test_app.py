@@ -1,5 +1,6 @@
 import asyncio
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from data.live.scrape import Scraper
 from serving.clock import SystemClock
 from serving.engine_sim.server import SimSettings
 from tests.serving.engine_sim.sim_server import Sim, simulated
+from tests.serving.gateways.side_servers import environment
 
 FAST = SimSettings(speed=100.0, kv_blocks=200)
 SLOW = SimSettings(speed=0.5, max_batch=1, max_waiting=1)
@@ -244,9 +246,25 @@ def test_our_own_scraper_reads_its_metrics():
     assert any(s.tpot_mean_s for s in samples)
 
 
+CLIENT = environment("litellm") or environment("vllm")
+
+
+@pytest.mark.skipif(CLIENT is None, reason="There is no OpenAI client here; `make gateways` brings it.")
 def test_the_openai_client_speaks_with_it(sim):
-    openai = pytest.importorskip("openai")
-    with openai.OpenAI(base_url=f"{sim.url}/v1", api_key="none") as client:
-        messages = [{"role": "user", "content": "hello"}]
-        stream = client.chat.completions.create(model="sim", messages=messages, max_tokens=4, stream=True)
-        assert "".join(chunk.choices[0].delta.content for chunk in stream)
+    script = """
+import sys, openai
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+messages = [{"role": "user", "content": "hello"}]
+whole = client.chat.completions.create(model="sim", messages=messages, max_tokens=4)
+stream = client.chat.completions.create(
+    model="sim", messages=messages, max_tokens=4, stream=True, stream_options={"include_usage": True}
+)
+chunks = list(stream)
+text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+assert text == whole.choices[0].message.content, text
+assert chunks[-1].usage == whole.usage, chunks[-1]
+print(whole.usage.completion_tokens)
+"""
+    command = [f"{CLIENT}/bin/python", "-c", script, sim.url]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "4", ran.stderr
