@@ -8,13 +8,14 @@ Without keys everything is open; then the service listens on loopback only,
 unless its operator says otherwise (serving.server).
 """
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving import keys, problems
 from serving.clock import Clock
 from serving.key_ring import KeyRing
+from serving.metrics import counter
 from serving.recording import Rarely
 
 OPEN = ("/healthz", "/readyz")
@@ -28,6 +29,7 @@ NEEDS: tuple[tuple[str, keys.Scope], ...] = (
     ("/v1/traces", "telemetry"),
 )
 """Start of a path, and the scope that it needs; all else needs read to look at and control to change."""
+DENIALS = ("missing", "unknown", "scope")
 KEY_HEADER = "x-tidegate-key"
 GATEWAYS = "/gateways/"
 
@@ -58,11 +60,11 @@ class Access:
         """Accept the keys of a ring; with none everything is open."""
         self.app = app
         self.ring = ring
-        self._denied = Counter(
+        self._denied = counter(
+            registry,
             "tidegate_denied",
             "Calls without a key, with an unknown one, or with one that is not for this.",
-            ["reason"],
-            registry=registry,
+            reason=DENIALS,
         )
         self._complaints = Rarely("call denied", clock)
 

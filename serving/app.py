@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_latest
 from starlette.routing import Route
 
 from data.live import otlp
@@ -129,6 +129,7 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     bundles = Bundles(service)
     leases = Leases(service)
     registry = service.metrics.registry
+    ProcessCollector(registry=registry)  # memory, CPU and open files of the service
     ring = KeyRing(settings.keys, settings.key_file, clock, registry)
 
     @contextlib.asynccontextmanager

@@ -11,10 +11,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import Counter
-
 from data.errors import InputError
 from models.bundle import MANIFEST_FILE, MODEL_FILE, Bundle, Manifest
+from serving.metrics import counter
 from serving.service import Service
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
@@ -52,11 +51,11 @@ class Bundles:
         """Nothing is looked for yet; the service's registry gets the counter."""
         self._service = service
         self._busy = asyncio.Lock()
-        self._swaps = Counter(
+        self._swaps = counter(
+            service.metrics.registry,
             "tidegate_bundle_swaps",
             "Bundles offered while the service ran: loaded, unchanged (it served already) or refused.",
-            ["result"],
-            registry=service.metrics.registry,
+            result=("loaded", "unchanged", "refused"),
         )
 
     async def swap_to(self, name: str) -> Swapped:

@@ -2,11 +2,12 @@
 
 import asyncio
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving import problems
+from serving.metrics import counter
 
 ALWAYS = ("/healthz", "/readyz")
 """Answered however busy the service is: they wait for nothing."""
@@ -41,11 +42,11 @@ class Limits:
         self.max_requests = max_requests
         self.body_timeout_s = body_timeout_s
         self.open = 0
-        self._over = Counter(
+        self._over = counter(
+            registry,
             "tidegate_over_limit",
-            "Requests over a bound: url, headers, body_time or requests.",
-            ["limit"],
-            registry=registry,
+            "Requests over a bound.",
+            limit=("url", "headers", "body_time", "requests"),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

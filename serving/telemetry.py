@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 from pydantic import ValidationError
@@ -46,11 +46,14 @@ _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
+FaultKind = Literal["invalid", "late", "ahead", "unknown_request"]
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Why a row was refused: a short name for counting, a sentence for people, a broken line as it came."""
 
-    kind: str
+    kind: FaultKind
     reason: str
     raw: str | None = None
 

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from data.schema import LANES
 from serving.clock import Clock
 from serving.controller.decide import Controller
 from serving.controller.decision import Decision
 from serving.controller.waiting import Ticket
+from serving.metrics import counter
 
 LEAST_NAP_S = 0.001
 
@@ -30,11 +31,12 @@ class WaitingRoom:
         self._alarm: asyncio.Task[None] | None = None
         self._rings_s = 0.0
         controller.answered = self._call
-        self.waits = Counter(
+        self.waits = counter(
+            registry,
             "tidegate_waits",
-            "Requests that waited, by what became of them: admitted, refused, or left.",
-            ["lane", "result"],
-            registry=registry,
+            "Requests that waited, by what became of them.",
+            lane=LANES,
+            result=("admitted", "refused", "left"),
         )
         waiting = Gauge("tidegate_waiting", "Requests that wait for their turn.", ["lane"], registry=registry)
         tokens = Gauge("tidegate_waiting_tokens", "Tokens that they ask for.", ["lane"], registry=registry)

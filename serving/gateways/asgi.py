@@ -31,7 +31,7 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from fastapi.responses import Response
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data.errors import InputError
@@ -51,6 +51,7 @@ from serving.gateways.request_facts import (
     prompt_size,
 )
 from serving.messages import AdmitRequest
+from serving.metrics import counter
 from serving.refusal import refusal
 
 METRICS_PATH = "/tidegate/metrics"
@@ -96,26 +97,26 @@ class TidegateMiddleware:
             names += [*TRUSTED, self._tenant_header]
         self._max_wait_ms = chosen.max_wait_ms
         self._names = {name.encode("ascii"): name for name in names}
-        self.requests = Counter(
+        results = ("admitted", "refused", "left", "failed_open")
+        self.requests = counter(
+            self.gate.metrics.registry,
             "tidegate_asgi_requests",
             "Requests that call a model: admitted, refused, left before they were decided on, or let in "
             "undecided when we failed.",
-            ["result"],
-            registry=self.gate.metrics.registry,
+            result=results,
         )
-        results = ("admitted", "refused", "left", "failed_open")
         self._results = {result: self.requests.labels(result) for result in results}
-        self.degraded = Counter(
+        self.degraded = counter(
+            self.gate.metrics.registry,
             "tidegate_asgi_degraded",
             "Requests that an overloaded engine wants shorter, or on a smaller model: applied, or "
             "not_applied where the body can't be changed.",
-            ["result"],
-            registry=self.gate.metrics.registry,
+            result=("applied", "not_applied"),
         )
-        self.faults = Counter(
+        self.faults = counter(
+            self.gate.metrics.registry,
             "tidegate_asgi_answer_faults",
             "Answers that we failed to read or to settle; the lease frees what they hold.",
-            registry=self.gate.metrics.registry,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -24,7 +24,6 @@ import logging
 from functools import partial
 
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,8 +31,9 @@ from data.live.envoy_log import CALLS
 from serving.deciding import decide
 from serving.gateways import openai_body
 from serving.gateways.engine_headers import engine_headers
-from serving.gateways.request_facts import CONTINUATION, MAX_READ_BYTES, admit_request, prompt_size
+from serving.gateways.request_facts import CONTINUATION, MAX_READ_BYTES, SOURCES, admit_request, prompt_size
 from serving.messages import OpenAIError, Refusal
+from serving.metrics import counter
 from serving.refusal import refusal
 from serving.service import Service
 
@@ -53,15 +53,15 @@ class EnvoyAuthz:
         self.service = service
         self.tenant_header = service.settings.tenant_header
         registry = service.metrics.registry
-        self.checks = Counter(
+        self.checks = counter(
+            registry,
             "tidegate_envoy_checks",
             "Checks of Envoy: admitted, refused, left (hung up while it waited), passed (calls no model), "
             "faulty, or let in when we failed.",
-            ["result"],
-            registry=registry,
+            result=("admitted", "refused", "left", "passed", "faulty", "failed_open"),
         )
-        self.sizes = Counter(
-            "tidegate_envoy_prompt_sizes", "Where prompt sizes came from.", ["source"], registry=registry
+        self.sizes = counter(
+            registry, "tidegate_envoy_prompt_sizes", "Where prompt sizes came from.", source=SOURCES
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -24,16 +24,17 @@ from typing import Any, NamedTuple
 
 import grpc
 from grpc.aio import ServicerContext
-from prometheus_client import Counter, Gauge
+from prometheus_client import Gauge
 
 from data.errors import InputError
 from serving import keys
-from serving.access import KEY_HEADER
+from serving.access import DENIALS, KEY_HEADER
 from serving.gateways.ext_proc_messages import SERVICE, ProcessingRequest, ProcessingResponse
 from serving.gateways.request_facts import RESERVATION
 from serving.gateways.usage import UsageReader
 from serving.key_ring import KeyRing
 from serving.messages import NAME_LENGTH, Outcome, SettleRequest
+from serving.metrics import counter
 from serving.recording import Rarely
 from serving.service import Service
 
@@ -121,19 +122,19 @@ class ExternalProcessor:
         self._service = service
         self._ring = ring
         self._complaints = Rarely("ext_proc stream denied", service.clock)
-        self.denied = Counter(
+        self.denied = counter(
+            service.metrics.registry,
             "tidegate_envoy_denied",
             "Streams of Envoy without a key, with an unknown one, or with one that is not for this.",
-            ["reason"],
-            registry=service.metrics.registry,
+            reason=DENIALS,
         )
         self._open: set[Exchange] = set()
-        self.settlements = Counter(
+        self.settlements = counter(
+            service.metrics.registry,
             "tidegate_envoy_settlements",
             "Answers that Envoy showed: told (their usage, or that it is unknown), estimated, unreserved, "
             "unchecked (let in by Envoy since the check had failed), or late (the lease was over).",
-            ["result"],
-            registry=service.metrics.registry,
+            result=("told", "estimated", "unreserved", "unchecked", "late"),
         )
         watched = Gauge(
             "tidegate_envoy_watched",

@@ -43,12 +43,14 @@ from serving.gateways.leases import Leases
 from serving.gateways.request_facts import (
     PROMPT_TOKENS,
     RESERVATION,
+    SOURCES,
     Size,
     admit_request,
     over_zero,
     prompt_size,
 )
 from serving.messages import Outcome, SettleRequest
+from serving.metrics import counter
 from serving.refusal import refusal
 from serving.service import Service
 
@@ -63,20 +65,18 @@ log = logging.getLogger("tidegate")
 def router(service: Service, leases: Leases) -> APIRouter:
     """Routes that answer nginx for ``service``; its registry gets the counters, ``leases`` what is held."""
     registry = service.metrics.registry
-    checks = Counter(
+    checks = counter(
+        registry,
         "tidegate_nginx_checks",
         "Checks of nginx: admitted, refused, left (hung up while it waited), passed (calls no model), "
         "or let in when we failed.",
-        ["result"],
-        registry=registry,
+        result=("admitted", "refused", "left", "passed", "failed_open"),
     )
     held = Gauge(
         "tidegate_nginx_held", "Reservations that are renewed until nginx ends them.", registry=registry
     )
     held.set_function(leases.__len__)
-    sizes = Counter(
-        "tidegate_nginx_prompt_sizes", "Where prompt sizes came from.", ["source"], registry=registry
-    )
+    sizes = counter(registry, "tidegate_nginx_prompt_sizes", "Where prompt sizes came from.", source=SOURCES)
     routes = APIRouter(prefix=PREFIX, include_in_schema=False)
 
     @routes.get("/check")

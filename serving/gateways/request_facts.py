@@ -16,7 +16,7 @@ may come from clients, who gain nothing by making it up.
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from serving.controller.lanes import REFERENCE_PROMPT_TOKENS
 from serving.gateways import openai_body
@@ -36,6 +36,7 @@ LANES: Mapping[str, Lane] = {"premium": "premium", "standard": "standard", "batc
 
 Source = Literal["header", "body", "bytes", "unknown"]
 """Where a prompt's size comes from: told, read in a whole body, taken for its bytes, or nowhere."""
+SOURCES: tuple[Source, ...] = get_args(Source)
 
 
 class Size(NamedTuple):

@@ -163,6 +163,8 @@ def test_every_panel_shows_what_the_service_tells(deploy: Path, stack: Stack) ->
         result = stack.ask("query", query=expression)["result"]
         if name in alerts or "offset" in expression or not selected(expression) <= told:
             continue
+        if expression.endswith("> 0"):  # empty while nothing of the kind happens
+            continue
         filled += 1
         if not result:
             empty.append((name, expression))
