@@ -50,7 +50,8 @@ class Controller:
 
         Args:
             rules: settings; the defaults when None.
-            random: source of the jitter in retry advice; seed it to repeat a run.
+            random: source of the jitter in retry advice and of continuations' handles; seed it to repeat a
+                run. With None handles come from the operating system, and nobody can guess another's.
             id_prefix: start of every reservation id. Make it unique to the process, so that a settlement
                 that outlived a restart is unknown instead of someone else's.
             wall_offset_s: seconds since the Unix epoch, UTC, when the caller's clock reads 0: it tells
@@ -85,7 +86,7 @@ class Controller:
 
         Args:
             request: as for `admit`. One with ``deadline_ms`` waits until prefill must start; the rest of a
-                clamped answer does not wait.
+                clamped answer does not wait; one whose handle does not stand is a request like others.
             now_s: monotonic seconds.
             max_wait_ms: longest wait, up to that of the rules; the lane's target for the first token when
                 None.
@@ -100,7 +101,7 @@ class Controller:
                 prefill_ms = self.rules.engine.prefill_s(request.prompt_tokens) * 1e3
                 left_ms = request.deadline_ms - prefill_ms
                 wait_ms = min(left_ms, self.rules.max_wait_ms if max_wait_ms is None else wait_ms)
-            wait_s = 0.0 if request.continuation else wait_ms / 1e3
+            wait_s = wait_ms / 1e3 if ticket.rest is None else 0.0
             ticket.expected |= wait_s > 0  # one that is here can be served before one that may come
             return self._decide(ticket, wait_s, now_s)
 

@@ -12,6 +12,7 @@ from serving.controller.overload import capped
 from serving.controller.quota import Quota
 from serving.controller.rules import LaneRule, Rules
 from serving.controller.tenants import TenantLimits
+from serving.controller.waiting import Ticket
 
 DEEP = 6_000
 SMALLER = DegradationRules(smaller_models={"llama-70b": "llama-8b"})
@@ -223,6 +224,33 @@ def test_a_handle_of_another_tenant_is_a_request_of_its_own_and_counted():
     assert stolen.lane == "batch"
     assert controller.snapshot(30.0).unknown_continuations == 1
     assert controller.snapshot(30.0).continuations == 2
+
+
+def test_the_rest_of_an_answer_does_not_wait_but_who_makes_a_handle_up_waits_like_others():
+    controller = overloaded(capacity_tokens=10_000)
+    first = controller.admit(ask(lane="premium"), 30.0)
+    controller.settle(first.reservation_id, 1_024, 30.0)
+    assert controller.admit(ask(8_900, 1_000, lane="premium"), 30.0).admitted
+    rest = ask(1_524, lane="premium", continuation=first.continuation)
+    made_up = ask(1_524, lane="premium", continuation="0" * 32)
+
+    assert controller.enqueue(rest, 30.0, 500.0).reason == "saturated"
+    ticket = controller.enqueue(made_up, 30.0, 500.0)
+    assert isinstance(ticket, Ticket)
+    [(answered, decision)] = controller.advance(31.0)
+    assert (answered, decision.reason) == (ticket, "wait_expired")
+
+
+def test_handles_come_from_the_operating_system_where_nobody_seeds_them(monkeypatch):
+    """Those of a Mersenne Twister can be told from others of it."""
+    monkeypatch.setattr("random._urandom", lambda length: b"\xab" * length)
+    controllers = [Controller(Rules(), random=random) for random in (None, Random(1), Random(1))]
+    for controller in controllers:
+        controller.observe_engine(30.0, queue_depth=DEEP)
+    own, *seeded = (controller.admit(ask(), 30.0).continuation for controller in controllers)
+
+    assert own == "ab" * 16
+    assert seeded[0] == seeded[1] != own
 
 
 def test_several_answers_are_clamped_and_have_no_one_rest():

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ def test_without_a_bundle_the_decisions_are_those_of_the_rules():
     registry = gate.metrics.registry
     assert registry.get_sample_value("tidegate_settled_total") == len(reserved)
     assert registry.get_sample_value("tidegate_held_tokens") == 0
+
+
+@pytest.mark.parametrize("forecasts", [True, False])
+def test_nobody_can_guess_a_continuation_of_service_or_middleware(
+    forecasts: bool,
+    bundle_folder: Callable[[float | None], Path],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    gate = build(Configuration(bundle=bundle_folder(None) if forecasts else None), ManualClock(1_000_000))
+    gate.controller.observe_engine(0.0, queue_depth=6_000)
+    monkeypatch.setattr("random._urandom", lambda length: b"\xab" * length)
+    assert gate.admit(AdmitRequest(prompt_tokens=9, max_tokens=4_000)).continuation == "ab" * 16
 
 
 def test_a_lease_that_is_renewed_outlives_its_time():
