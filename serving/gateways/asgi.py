@@ -1,8 +1,14 @@
-"""The gate as ASGI middleware: it decides in the process of the server whose requests it guards.
+r"""The gate as ASGI middleware: it decides in the process of the server whose requests it guards.
 
 For any ASGI app, and for vLLM's API server:
 
-    TIDEGATE_CONFIG=tidegate.yaml vllm serve MODEL --middleware serving.gateways.asgi.TidegateMiddleware
+    TIDEGATE_CONFIG=tidegate.yaml vllm serve MODEL --middleware serving.gateways.asgi.TidegateMiddleware \
+        --enable-force-include-usage --enable-prompt-tokens-details
+
+The two last have vLLM tell the usage of every stream, and which of its prompt was cached; of a stream that
+tells none, the output is estimated. vLLM checks its API key behind the middleware: a client without one
+is turned away only after it was admitted, and counts as offered load. Where such floods can come, let a
+gateway that authenticates stand in front.
 
 A POST to a path that calls a model is decided on; anything else is not looked at. Of the body as much is read
 ahead as says what is asked for, and the app then gets every message as it came. A refusal is the 429 of POST
@@ -89,7 +95,7 @@ class TidegateMiddleware:
         except InputError as error:
             # Raised here, it would fail every request of a server that asks no middleware to start.
             self.fault = str(error)
-            log.error("Tidegate guards nothing", extra={"fields": {"reason": self.fault}})
+            log.error("Tidegate guards nothing: %s", self.fault)
             return
         names = ["content-type", "content-length", *CLIENTS]
         self._tenant_header = chosen.settings.tenant_header

@@ -309,7 +309,7 @@ def test_a_lease_is_renewed_for_as_long_as_the_app_works():
 
 
 def test_a_configuration_that_cant_be_used_stops_the_start_and_fails_no_request(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setenv("TIDEGATE_CONFIG", str(tmp_path / "absent.yaml"))
     app = App([START, *chunks(b"")])
@@ -326,6 +326,9 @@ def test_a_configuration_that_cant_be_used_stops_the_start_and_fails_no_request(
     (failed,) = sent
     assert failed["type"] == "lifespan.startup.failed"
     assert "absent.yaml" in failed["message"]
+    # In the message itself: a server's own formatter shows nothing else of a record.
+    assert [text.startswith("Tidegate guards nothing: ") for text in caplog.messages] == [True]
+    assert "absent.yaml" in caplog.text
     assert call(middleware, body()) == app.answer
 
 
