@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -94,6 +95,7 @@ class Service:
         self.pushes = Pushes(self.elsewhere, self.engine, clock, self.metrics, self.writer)
         self._admitted: OrderedDict[str, _Admitted] = OrderedDict()  # by reservation
         self._saved_s = clock.monotonic_s()
+        self._saving = threading.Lock()
         self._steered = 0.0
         self.draining = False  # told to stop: everything is answered, and /readyz sends callers elsewhere
 
@@ -311,7 +313,8 @@ class Service:
         if self.settings.state_file is None:
             return
         try:
-            save(self.settings.state_file, state)
+            with self._saving:  # a stop does not end a save that has begun: two would write into one file
+                save(self.settings.state_file, state)
         except OSError as error:
             # Deciding goes on; the file from before still holds most of the budget.
             log.error("guard state not saved", extra={"fields": {"reason": str(error)}})

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import math
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -544,13 +545,36 @@ def test_the_app_ticks_saves_and_stops_by_itself(advisory: Bundle, tmp_path: Pat
             for _ in range(40):
                 clock.advance(1.0)
                 await asyncio.sleep(0.005)
-            for _ in range(500):
-                if path.exists():
-                    break
-                await asyncio.sleep(0.01)
-            assert path.exists()
+            async with asyncio.timeout(60):  # the file comes while ticks may still be due
+                while not (path.exists() and service.offered.ticked_s >= 35):
+                    await asyncio.sleep(0.005)
             path.unlink()
 
     asyncio.run(live())
-    assert service.offered.ticked_s >= 35
     assert json.loads(path.read_text())["bundle"] == advisory.version
+
+
+def test_a_stop_while_the_state_is_being_saved_saves_after_it(
+    advisory: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, now, together = threading.Event(), threading.Event(), [0], []
+
+    def slow(path: Path, state: dict) -> None:
+        now[0] += 1
+        together.append(now[0])
+        begun.set()
+        may_end.wait(60)
+        now[0] -= 1
+
+    monkeypatch.setattr("serving.service.save", slow)
+    clock = ManualClock(EPOCH_US)
+    app = create_app(advisory, Settings(state_file=tmp_path / "guard.json", save_every_s=1.0), clock)
+
+    async def stop() -> None:
+        async with app.router.lifespan_context(app):
+            clock.advance(2.0)
+            await asyncio.to_thread(begun.wait, 60)
+            asyncio.get_running_loop().call_later(0.1, may_end.set)
+
+    asyncio.run(stop())
+    assert together == [1, 1]
