@@ -79,7 +79,7 @@ def _read_report(path: Path) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(path.read_text("utf-8"))
         validate(report)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(_missing(path)) from None
     except (ValueError, jsonschema.ValidationError) as error:
         reason = error.message if isinstance(error, jsonschema.ValidationError) else str(error)
@@ -92,7 +92,7 @@ def _read_report(path: Path) -> dict[str, Any]:
 def _read_ticks(path: Path) -> pl.DataFrame:
     try:
         ticks = pl.read_parquet(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(_missing(path)) from None
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{path} can't be read as Parquet ({error}). Run the backtest again.") from error

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 UNKNOWN = "–"
@@ -25,13 +25,13 @@ def table(simulation: Mapping[str, Any]) -> Table:
     """Lanes for the terminal: good calls with rules alone, and how forecast and oracle differ from them."""
     alone, forecast, oracle = (arm(simulation, name) for name in ("rules", "forecast", "oracle"))
     shown = Table(
-        "lane",
+        Column("lane", no_wrap=True, min_width=8),
         title="What users get",
         caption="good: first token within the lane's target; differences in points, 90 % intervals",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),  # fits a terminal of 80
     )
-    for name in ("\ncalls", "good, %\nrules alone", "forecast\nless rules", "oracle\nless rules"):
+    for name in ("\ncalls", "good, %\nalone", "forecast\nless rules", "oracle\nless rules"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("falsely\nrestrained", justify="right", no_wrap=True)
     for name, lane in alone.items():
