@@ -7,11 +7,11 @@ that is a failed check, not a refusal. When Tidegate itself fails, the request i
 logged.
 
 Headers that are read stand in `serving.gateways.request_facts`; Envoy has to list them in `allowed_headers`
-and to take those that start with `x-tidegate-` away from clients, all but the continuation. One is Envoy's
-own: `x-tidegate-content-length`, the client's content-length, since the check has one of its own. Headers
-that are answered stand in `serving.gateways.engine_headers`: each is sent every time, empty if need be, so
-that it replaces a client's own. The continuation alone is sent only where there is one, since it goes on to
-the client; else Envoy is told to remove the client's.
+and to take those that start with `x-tidegate-` away from clients, all but session and continuation. One is
+Envoy's own: `x-tidegate-content-length`, the client's content-length, since the check has one of its own.
+Headers that are answered stand in `serving.gateways.engine_headers`: each is sent every time, empty if need
+be, so that it replaces a client's own. The continuation alone is sent only where there is one, since it goes
+on to the client; else Envoy is told to remove the client's.
 
 With `x-tidegate-max-wait-ms` a request for which there is no room yet waits for its turn. The timeout of the
 check must be longer: an Envoy that gives up lets the request in. One that hangs up while a request waits, or

@@ -4,10 +4,11 @@ All headers are optional. The first group is the gateway's to set, and to take a
 may come from clients, who gain nothing by making it up.
 
     the tenant header of the settings        who pays; set by whoever authenticated the client
-    x-tidegate-lane, -session, -model        as in POST /v1/admit; the model of a whole body counts first
+    x-tidegate-lane, -model                  as in POST /v1/admit; the model of a whole body counts first
     x-tidegate-prompt-tokens                 from whoever tokenised; else the body is measured
     x-tidegate-max-wait-ms                   max_wait_ms: where there is no room yet, the check waits so long
 
+    x-tidegate-session                       the conversation it is a turn of, a name within the tenant
     x-llm-d-slo-ttft-ms, x-slo-ttft-ms       deadline_ms; the new name counts first
     x-tidegate-continuation                  the handle of a clamped answer whose rest is asked for
     x-stainless-retry-count                  retry_count, as OpenAI's and Anthropic's clients tell it
@@ -28,8 +29,9 @@ CONTINUATION = "x-tidegate-continuation"
 MAX_WAIT_MS = "x-tidegate-max-wait-ms"
 RETRY_COUNT = "x-stainless-retry-count"
 SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-TRUSTED = (PROMPT_TOKENS, MAX_WAIT_MS, "x-tidegate-lane", "x-tidegate-session", "x-tidegate-model")
-CLIENTS = (*SLO_TTFT_MS, CONTINUATION, RETRY_COUNT, "x-request-id")
+SESSION = "x-tidegate-session"
+TRUSTED = (PROMPT_TOKENS, MAX_WAIT_MS, "x-tidegate-lane", "x-tidegate-model")
+CLIENTS = (SESSION, *SLO_TTFT_MS, CONTINUATION, RETRY_COUNT, "x-request-id")
 MAX_READ_BYTES = 1 << 18
 """A longer body is measured, not read: a decision takes no longer for it."""
 LANES: Mapping[str, Lane] = {"premium": "premium", "standard": "standard", "batch": "batch"}
@@ -63,7 +65,7 @@ def admit_request(
         tenant=_name(told(tenant_header)),
         lane=LANES.get(told("x-tidegate-lane", "")),
         model=(asked and asked.model) or _name(told("x-tidegate-model")),
-        session=_name(told("x-tidegate-session")),
+        session=_name(told(SESSION)),
         max_tokens=asked and asked.max_tokens,
         max_completion_tokens=asked and asked.max_completion_tokens,
         n=asked.n if asked else 1,

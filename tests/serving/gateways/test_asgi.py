@@ -182,6 +182,7 @@ def test_headers_of_a_gateway_count_only_where_one_is_trusted():
         "x-tidegate-lane": "premium",
         "x-tidegate-prompt-tokens": "1",
         "x-request-id": "q-1",
+        "x-tidegate-session": "talk-1",
     }
     for trust_headers in (False, True):
         middleware = guard(App([START, *chunks(b"")]), trust_headers=trust_headers)
@@ -190,7 +191,7 @@ def test_headers_of_a_gateway_count_only_where_one_is_trusted():
         (request,) = asked
         told = (request.tenant, request.lane, request.prompt_tokens)
         assert told == (("boss", "premium", 1) if trust_headers else (None, None, 100))
-        assert request.request_id == "q-1"
+        assert (request.request_id, request.session) == ("q-1", "talk-1")
 
 
 def test_a_body_over_the_bound_is_measured_and_a_recording_is_not():

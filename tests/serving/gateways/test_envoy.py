@@ -544,13 +544,15 @@ def test_a_check_that_was_given_up_on_while_tidegate_was_held_up_leaves_nothing_
     assert stack.last().outcome == "served"
 
 
-def test_a_retry_is_known_by_its_clients_count(stack: Stack):
+def test_a_client_tells_that_it_comes_again_and_in_which_conversation(stack: Stack):
     asked = []
     arrived = stack.service._arrived
     stack.service._arrived = lambda request, *facts: asked.append(request) or arrived(request, *facts)
-    stack.post(headers={"x-stainless-retry-count": "2"})
+    stack.post(headers={"x-stainless-retry-count": "2", "x-tidegate-session": "talk-1"})
     del stack.service._arrived
-    assert [(request.retry_count, request.tenant) for request in asked] == [(2, "acme")]
+    assert [(request.retry_count, request.tenant, request.session) for request in asked] == [
+        (2, "acme", "talk-1")
+    ]
     stack.last()
 
 

@@ -245,11 +245,12 @@ def test_an_admitted_request_carries_its_reservation_and_is_freed_when_it_has_en
 
 
 def test_the_length_of_the_body_is_all_that_tells_how_long_the_prompt_is(stack: Stack):
-    answer = stack.post(headers=FORGED | {"x-llm-d-slo-ttft-ms": "30000"})
+    answer = stack.post(headers=FORGED | {"x-llm-d-slo-ttft-ms": "30000", "x-tidegate-session": "talk-1"})
     length = int(answer.request.headers["content-length"])
     (asked,) = stack.asked
     assert (asked.prompt_tokens, asked.max_tokens) == (-(-length // 4), None)
     assert (asked.tenant, asked.lane, asked.deadline_ms) == ("acme", None, 30_000)
+    assert asked.session == "talk-1"  # names a conversation of its own tenant: it can't be another's
     assert asked.request_id == stack.engine.seen[-1]["x-request-id"]
 
 
