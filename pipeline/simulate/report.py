@@ -84,8 +84,18 @@ def _shown(simulation: Mapping[str, Any]) -> str:
         claim = "no difference is shown, for the interval holds zero"
     return (
         f"Of {forecast['offered']:,} calls, the share that is good differs by {told} between forecast and "
-        f"rules alone: {claim}."
+        f"rules alone: {claim}." + _losers(simulation)
     )
+
+
+def _losers(simulation: Mapping[str, Any]) -> str:
+    """Lanes that pay for it, however all of them together come out."""
+    found = [
+        name
+        for name, lane in arm(simulation, "forecast").items()
+        if name != "all" and (lane["difference"]["good_share"]["high"] or 0.0) < 0
+    ]
+    return f" In {' and '.join(found)} a loss is shown." if found else ""
 
 
 def _oracle(simulation: Mapping[str, Any]) -> str:

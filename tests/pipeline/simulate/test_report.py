@@ -51,6 +51,16 @@ def test_a_difference_is_claimed_only_where_the_interval_excludes_zero(
     assert claim in sentences(played)[0]
 
 
+def test_lanes_that_pay_for_it_are_named(played: dict[str, Any]) -> None:
+    assert sentences(played)[0].endswith("above zero. In batch a loss is shown.")
+    lanes = arm(played, "forecast")
+    lanes["batch"]["difference"].update(apart(-0.003, 0.004))
+    assert sentences(played)[0].endswith("above zero.")
+    lanes["batch"]["difference"].update(apart(-0.003))
+    lanes["standard"]["difference"].update(apart(-0.003))
+    assert sentences(played)[0].endswith(" In standard and batch a loss is shown.")
+
+
 def test_what_bounds_it_who_paid_and_what_the_fleet_was_are_said(played: dict[str, Any]) -> None:
     _, oracle, paid, fleet = sentences(played)
     assert "makes +0.50 points [+0.30, +0.70]: what perfect foresight of the onsets is worth" in oracle
