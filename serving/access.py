@@ -20,34 +20,35 @@ from serving.recording import Rarely
 
 OPEN = ("/healthz", "/readyz")
 """Probes, which carry no key; they tell no traffic."""
-NEEDS: tuple[tuple[str, keys.Scope], ...] = (
-    ("/v1/admit", "admit"),
-    ("/v1/settle", "admit"),
-    ("/v1/cancel", "admit"),
-    ("/gateways", "admit"),
-    ("/v1/telemetry", "telemetry"),
-    ("/v1/traces", "telemetry"),
+NEEDS: tuple[tuple[str, tuple[keys.Scope, ...]], ...] = (
+    ("/v1/admit", ("admit",)),
+    ("/v1/settle", ("admit",)),
+    ("/v1/cancel", ("admit",)),
+    ("/gateways", ("admit",)),
+    ("/v1/telemetry", ("telemetry",)),
+    ("/v1/traces", ("telemetry",)),
+    ("/v1/policy", ("read", "admit")),  # a gateway that asks for nothing else decides by it
 )
-"""Start of a path, and the scope that it needs; all else needs read to look at and control to change."""
+"""Start of a path, and the scopes of which one will do; all else needs read to look at, control to change."""
 DENIALS = ("missing", "unknown", "scope")
 KEY_HEADER = "x-tidegate-key"
 GATEWAYS = "/gateways/"
 
 
-def needed(method: str, path: str) -> keys.Scope | None:
-    """Scope that a call needs; None where it needs no key.
+def needed(method: str, path: str) -> tuple[keys.Scope, ...]:
+    """Scopes of which a call needs one; empty where it needs no key.
 
     >>> needed("POST", "/v1/admit"), needed("GET", "/metrics"), needed("POST", "/v1/bundle")
-    ('admit', 'read', 'control')
+    (('admit',), ('read',), ('control',))
     >>> needed("GET", "/readyz"), needed("POST", "/v1/admittance")
-    (None, 'control')
+    ((), ('control',))
     """
     if path in OPEN:
-        return None
-    for start, scope in NEEDS:
+        return ()
+    for start, scopes in NEEDS:
         if path == start or path.startswith(f"{start}/"):
-            return scope
-    return "read" if method in ("GET", "HEAD", "OPTIONS") else "control"
+            return scopes
+    return ("read",) if method in ("GET", "HEAD", "OPTIONS") else ("control",)
 
 
 class Access:
@@ -70,15 +71,16 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call on, or answer it."""
-        need = needed(scope["method"], scope["path"]) if scope["type"] == "http" else None
-        if not self.ring.keys or need is None:
+        scopes = needed(scope["method"], scope["path"]) if scope["type"] == "http" else ()
+        if not self.ring.keys or not scopes:
             await self.app(scope, receive, send)
             return
         presented = _presented(Headers(scope=scope), scope["path"])
         key = None if presented is None else keys.owner_of(self.ring.keys, presented)
-        if key is not None and need in key.scopes:
+        if key is not None and not key.scopes.isdisjoint(scopes):
             await self.app(scope, receive, send)
             return
+        need = " or ".join(scopes)
         if key is not None:
             status, reason = 403, "scope"
             detail = f"This key is not for that; it needs the scope {need}."

@@ -11,6 +11,10 @@ from serving.metrics import counter
 
 ALWAYS = ("/healthz", "/readyz")
 """Answered however busy the service is: they wait for nothing."""
+STREAMS = ("/v1/policy/stream",)
+MOST_STREAMS = 200
+"""Answers that last as long as their reader: bounded by themselves, they take no room from admissions. Each
+reckons the policy once a second, 0.1 ms; one is enough for a gateway and all its workers."""
 
 
 class Limits:
@@ -41,12 +45,12 @@ class Limits:
         self.max_header_bytes = max_header_bytes
         self.max_requests = max_requests
         self.body_timeout_s = body_timeout_s
-        self.open = 0
+        self.open = self.streams = 0
         self._over = counter(
             registry,
             "tidegate_over_limit",
             "Requests over a bound.",
-            limit=("url", "headers", "body_time", "requests"),
+            limit=("url", "headers", "body_time", "requests", "streams"),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +67,9 @@ class Limits:
                 answer.headers.update({"retry-after": "1", "x-should-retry": "true"})
             await answer(scope, receive, send)
             return
-        self.open += 1
+        streams = scope["path"] in STREAMS
+        self.streams += streams
+        self.open += not streams
         try:
             await self.app(scope, self._in_time(receive), send)
         except HTTPException as late:  # from one that reads the body outside the routes
@@ -71,7 +77,8 @@ class Limits:
             answer.headers.update(late.headers or {})
             await answer(scope, receive, send)
         finally:
-            self.open -= 1
+            self.streams -= streams
+            self.open -= not streams
 
     def _fault(self, scope: Scope) -> tuple[str, int, str] | None:
         url_bytes = len(scope.get("raw_path") or scope["path"].encode()) + len(scope["query_string"])
@@ -79,7 +86,10 @@ class Limits:
             return "url", 414, f"Path and query are over {self.max_url_bytes} bytes."
         if sum(len(name) + len(value) for name, value in scope["headers"]) > self.max_header_bytes:
             return "headers", 431, f"The headers are over {self.max_header_bytes} bytes."
-        if self.open >= self.max_requests and scope["path"] not in ALWAYS:
+        if scope["path"] in STREAMS:
+            if self.streams >= MOST_STREAMS:
+                return "streams", 503, f"{MOST_STREAMS} streams of the policy are open; ask for it by GET."
+        elif self.open >= self.max_requests and scope["path"] not in ALWAYS:
             return "requests", 503, f"{self.max_requests} requests are being answered; come back soon."
         return None
 

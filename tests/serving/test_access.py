@@ -78,7 +78,14 @@ def test_probes_need_no_key_and_what_is_unknown_needs_one() -> None:
     assert call("GET", "/healthz", {}).status_code == call("GET", "/readyz", {}).status_code == 200
     assert call("GET", "/nothing", {}).status_code == 401
     assert call("POST", "/healthz/more", {}).status_code == 401
-    assert needed("DELETE", "/later") == "control"
+    assert needed("DELETE", "/later") == ("control",)
+
+
+@pytest.mark.parametrize("path", ["/v1/policy", "/v1/policy/stream"])
+def test_a_gateway_that_enforces_the_policy_by_itself_reads_it_with_its_own_key(path: str) -> None:
+    assert call("GET", path, bearer(EDGE)).status_code == call("GET", path, bearer(DASH)).status_code == 200
+    answer = call("GET", path, bearer(OPS))
+    assert (answer.status_code, "read or admit" in answer.json()["detail"]) == (403, True)
 
 
 def test_without_keys_everything_is_open() -> None:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from serving.limits import Limits
+from serving.limits import MOST_STREAMS, STREAMS, Limits
 
 BOUNDS = {"max_url_bytes": 100, "max_header_bytes": 1_000, "max_requests": 3, "body_timeout_s": 60.0}
 
@@ -99,3 +99,26 @@ def test_more_requests_at_once_than_the_bound_are_told_to_come_back_but_probes_a
         )
 
     assert asyncio.run(call()) == ([200, 200, 200], 503, 200)
+
+
+def test_streams_of_the_policy_take_no_room_from_requests_and_are_bounded_by_themselves() -> None:
+    async def call() -> tuple[int, list[int], int, int]:
+        ends = asyncio.Event()
+
+        async def lasting(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] in STREAMS:
+                await ends.wait()
+            await length(scope, receive, send)
+
+        registry = CollectorRegistry()
+        app = Limits(lasting, registry=registry, **BOUNDS)  # type: ignore[arg-type]
+        reading = [asyncio.create_task(post(app, STREAMS[0])) for _ in range(MOST_STREAMS)]
+        while app.streams < MOST_STREAMS:
+            await asyncio.sleep(0)
+        over, request = await post(app, STREAMS[0]), await post(app, "/v1/admit")
+        ends.set()
+        lasted = [answer.status_code for answer in await asyncio.gather(*reading)]
+        assert registry.get_sample_value("tidegate_over_limit_total", {"limit": "streams"}) == 1
+        return over.status_code, lasted, request.status_code, app.streams + app.open
+
+    assert asyncio.run(call()) == (503, [200] * MOST_STREAMS, 200, 0)
