@@ -87,7 +87,7 @@ class Rules:
     engine_stale_s: float = 15.0
     max_tightening_change_per_s: float = 0.2
     tightening_hold_s: float = 15.0
-    tightening_spares_s: float = 10.0
+    tightening_spares_s: float = 15.0
     drain_memory_s: float = 10.0
     output_prior_tokens: int = 512
     output_quantile: float = 0.9

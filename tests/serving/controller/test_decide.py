@@ -275,7 +275,7 @@ def test_full_tightening_sheds_early_and_says_that_it_did():
     assert controller.snapshot(5.0).lanes["batch"].tightened == 1
 
 
-@pytest.mark.parametrize(("spares_s", "brief", "long"), [(10.0, True, False), (0.0, False, False)])
+@pytest.mark.parametrize(("spares_s", "brief", "long"), [(15.0, True, False), (0.0, False, False)])
 def test_who_has_ended_before_the_burst_comes_is_not_tightened(spares_s, brief, long):
     controller = make(100_000, max_tightening_change_per_s=10.0, tightening_spares_s=spares_s)
     controller.admit(ask(12_000, 1, lane="batch"), 0.0)
