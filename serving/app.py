@@ -15,7 +15,7 @@ from starlette.routing import Route
 from data.live import otlp
 from data.live.otlp_body import BodyError
 from models.bundle import Bundle
-from serving import control, policy, problems, signals, views
+from serving import api_page, control, policy, problems, signals, views
 from serving.access import Access
 from serving.bundles import Bundles
 from serving.clock import Clock
@@ -52,7 +52,7 @@ when it has ended. The forecast can only tighten the rules; when it is unsure, l
 
 HOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tidegate</title>
 <h1>Tidegate</h1><p>Predictive admission control for LLM serving: closes the gate before the tide.</p><ul>
-<li><a href="docs">API, to read and to try</a> (<a href="openapi.json">OpenAPI</a>)
+<li><a href="docs">The API</a> (<a href="openapi.json">OpenAPI</a>)
 <li><a href="v1/forecast">What the forecaster sees now</a>
 <li><a href="v1/report">How good its alarms were</a>
 <li><a href="readyz">What decides: rules, or rules and forecast</a>
@@ -77,7 +77,12 @@ SPANS_BODY = {
 ADMIT_BODY = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": AdmitRequest.model_json_schema()}},
+        "content": {
+            "application/json": {
+                "schema": AdmitRequest.model_json_schema(),
+                "example": {"prompt_tokens": 900, "tenant": "acme", "lane": "batch", "max_tokens": 300},
+            }
+        },
     }
 }
 TELEMETRY_BODY = {
@@ -162,7 +167,14 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
                     await task
             await asyncio.to_thread(service.close)
 
-    app = FastAPI(title="Tidegate", version="1", description=DESCRIPTION, lifespan=ticking, docs_url="/docs")
+    app = FastAPI(
+        title="Tidegate",
+        version="1",
+        description=DESCRIPTION,
+        lifespan=ticking,
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        redoc_url=None,
+    )
     app.state.service = service
     problems.install(app)
     app.add_middleware(problems.BodyLimit, max_bytes=settings.max_body_bytes)
@@ -224,6 +236,10 @@ def create_app(bundle: Bundle, settings: Settings, clock: Clock) -> FastAPI:
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def home() -> str:
         return HOME
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(api_page.page(app.openapi()), headers=api_page.POLICY)
 
     @app.post("/v1/telemetry", responses=PROBLEMS | UNSTORED, openapi_extra=TELEMETRY_BODY)
     async def push(

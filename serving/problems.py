@@ -90,9 +90,14 @@ def install(app: FastAPI) -> None:
         return problem(422, detail, found)
 
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        answer = problem(error.status_code, error.detail)
-        answer.headers.update(error.headers or {})
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        detail, headers = error.detail, error.headers or {}
+        if detail == HTTPStatus.NOT_FOUND.phrase:  # of the router, not of a route
+            detail = "There is nothing at this path; GET /docs tells what there is."
+        elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            detail = f"This path takes {headers.get('Allow', 'another method')}; got {request.method}."
+        answer = problem(error.status_code, detail)
+        answer.headers.update(headers)
         return answer
 
     @app.exception_handler(ClientDisconnect)
