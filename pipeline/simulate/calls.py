@@ -57,6 +57,11 @@ class Call:
         return max(1, self.prompt_tokens - (self.cached_tokens or 0))
 
     @property
+    def held_besides(self) -> int:
+        """Tokens before those that are prefilled: they are in cache, and hold KV room while the call runs."""
+        return self.prompt_tokens + self.generated_tokens - self.to_prefill
+
+    @property
     def left_tokens(self) -> int:
         """Output that is still to come."""
         return self.output_tokens - self.generated_tokens

@@ -1,7 +1,7 @@
 """Replicas of a simulated engine behind one gate: how large they are, and what a scrape of them reads."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from data.errors import InputError
@@ -119,11 +119,15 @@ def saturated_calls_per_s(calls: Sequence[Call], profile: EngineProfile) -> floa
 
 
 def peak_blocks(calls: Sequence[Call], profile: EngineProfile, replicas: int) -> int:
-    """KV blocks that one replica has in use at most where none is ever short of them."""
-    engine, most = _engine(replace(profile, kv_blocks=UNBOUNDED_BLOCKS)), 1
+    """KV blocks that one replica has in use at most where none is ever short of them, cached prompts too."""
+    engine, most, besides = _engine(replace(profile, kv_blocks=UNBOUNDED_BLOCKS)), 1, 0
+    running: dict[Request, int] = {}
     for call in calls[::replicas]:
-        engine.submit(call.at_s, prompt_tokens=call.to_prefill, output_tokens=call.output_tokens)
-        most = max(most, engine.blocks.used)
+        besides -= sum(running.pop(request) for request in engine.advance(call.at_s))
+        request = engine.submit(call.at_s, prompt_tokens=call.to_prefill, output_tokens=call.output_tokens)
+        running[request] = -(-call.held_besides // profile.block_tokens)
+        besides += running[request]
+        most = max(most, engine.blocks.used + besides)
     return most
 
 
@@ -141,8 +145,8 @@ class Scrapes:
         self._prompt_tokens += call.prompt_tokens
         self._cached_tokens += call.cached_tokens or 0
 
-    def read(self, controller: Controller, now_s: float) -> None:
-        """Scrape all replicas."""
+    def read(self, controller: Controller, now_s: float, running: Iterable[Call]) -> None:
+        """Scrape all replicas, which hold what is cached of the calls that run."""
         preemptions = sum(engine.totals.preemptions for engine in self._engines)
         since_s = None if self._read_s is None else now_s - self._read_s
         controller.observe_engine(
@@ -150,6 +154,7 @@ class Scrapes:
             queue_depth=float(sum(engine.waiting for engine in self._engines)),
             batch_tokens=float(
                 sum(engine.blocks.used * engine.profile.block_tokens for engine in self._engines)
+                + sum(call.held_besides for call in running)
             ),
             kv_miss_rate=1.0 - self._cached_tokens / self._prompt_tokens if self._prompt_tokens else None,
             preemptions_per_s=(preemptions - self._preemptions) / since_s if since_s else None,
@@ -159,7 +164,7 @@ class Scrapes:
 
 
 def _engine(profile: EngineProfile) -> EngineSim:
-    # What of a prompt is cached is the trace's word: its prefill and its blocks are left out of the call.
+    # What of a prompt is cached is the trace's word: the engine isn't told of it, its KV room is counted here.
     return EngineSim(profile, max_batch=MAX_BATCH, chunk_tokens=CHUNK_TOKENS, prefix_cache=False)
 
 

@@ -98,7 +98,7 @@ class Play:
         return math.inf if in_s is None else self._now_s + in_s
 
     def _tick(self, t_s: int) -> None:
-        self._scrapes.read(self.controller, self._now_s)
+        self._scrapes.read(self.controller, self._now_s, self._running.values())
         self.controller.set_tightening(self._tightening.get(t_s, 0.0), self._now_s)
         if self._now_s - self._renewed_s > self.controller.rules.lease_s / RENEWALS:
             self._renewed_s = self._now_s

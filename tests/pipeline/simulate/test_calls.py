@@ -42,3 +42,5 @@ def test_what_an_engine_has_to_prefill(cached: int | None, generated: int, prefi
     one = call(0.0, cached_tokens=cached, generated_tokens=generated)
     assert one.to_prefill == prefilled
     assert one.left_tokens == 20 - generated
+    # All of it is in the KV cache, whoever computed it: the gate counts the same tokens.
+    assert one.to_prefill + one.held_besides == 100 + generated

@@ -70,6 +70,13 @@ def test_peak_of_calls_that_overlap_is_that_of_all_together() -> None:
     assert peak_blocks([call(0.0, 96), call(0.0, 96), call(0.1, 96)], PLAIN, 1) >= 14
 
 
+def test_what_is_cached_holds_kv_room_as_long_as_its_call_runs() -> None:
+    # 64 of 96 tokens are in cache, 4 blocks, as if all were computed; the first ends before the next comes.
+    assert peak_blocks([call(0.0, 96, cached_tokens=64), call(100.0, 96, cached_tokens=64)], PLAIN, 1) == 7
+    together = [call(0.0, 96, cached_tokens=64), call(0.0, 96, cached_tokens=64), call(0.1, 96)]
+    assert peak_blocks(together, PLAIN, 1) >= 14
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -99,14 +106,15 @@ def test_a_scrape_reads_all_replicas_and_what_is_not_known_stays_unknown() -> No
     engines = made.engines()
     controller = Controller(Rules(engine=made.profile, capacity_tokens=made.capacity_tokens))
     scrapes = Scrapes(engines)
-    scrapes.read(controller, 0.0)
+    scrapes.read(controller, 0.0, [])
     assert controller.snapshot(0.0).backpressure == 0.0
     for engine in engines:
         for _ in range(3):
             engine.submit(0.0, prompt_tokens=4_000, output_tokens=10)
-    scrapes.sent(call(0.0, 4_000, cached_tokens=1_000))
-    scrapes.read(controller, 5.0)
-    batch = sum(engine.blocks.used for engine in engines) * 16 / made.capacity_tokens
+    cached = call(0.0, 4_000, cached_tokens=1_000)
+    scrapes.sent(cached)
+    scrapes.read(controller, 5.0, [cached])
+    batch = (sum(engine.blocks.used for engine in engines) * 16 + 1_000) / made.capacity_tokens
     waiting = sum(engine.waiting for engine in engines)
     assert waiting == 4  # a step of 2,048 prompt tokens lets in one prompt of 4,000
     wanted = 0.4 * batch + 0.3 * waiting / Rules().queue_capacity + 0.3 * 0.75
