@@ -164,7 +164,7 @@ class Scrapes:
 
 
 def _engine(profile: EngineProfile) -> EngineSim:
-    # What of a prompt is cached is the trace's word: the engine isn't told of it, its KV room is counted here.
+    # What of a prompt is cached is the trace's word: engines aren't told of it, its KV room is counted here.
     return EngineSim(profile, max_batch=MAX_BATCH, chunk_tokens=CHUNK_TOKENS, prefix_cache=False)
 
 
