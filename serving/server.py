@@ -47,11 +47,15 @@ def serve(
         insecure: listen beyond loopback though anyone who reaches the port may then call it.
 
     Raises:
-        InputError: when the bundle, the state or the address can't be used, or anyone could call.
+        InputError: when a bundle or its folder, the state or the address can't be used, or anyone could call.
 
     """
     if not insecure:
         check_reach(settings, host)
+    if settings.bundles is not None and not settings.bundles.is_dir():
+        raise InputError(
+            f"--bundles must be a folder; got {settings.bundles}. Make it, or leave the option out."
+        )
     app = create_app(Bundle.load(bundle), settings, SystemClock())
     listening = listen(host, port)
     if settings.ext_proc is not None:

@@ -102,3 +102,8 @@ def test_a_missing_bundle_is_exit_code_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "bundle.json can't be read" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_bundle_folder_that_is_none_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--bundles must be a folder; got .*nowhere"):
+        serve(tmp_path, Settings(bundles=tmp_path / "nowhere"), "127.0.0.1", 0)
