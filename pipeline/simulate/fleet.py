@@ -1,6 +1,7 @@
 """Replicas of a simulated engine behind one gate: how large they are, and what a scrape of them reads."""
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -121,12 +122,15 @@ def saturated_calls_per_s(calls: Sequence[Call], profile: EngineProfile) -> floa
 def peak_blocks(calls: Sequence[Call], profile: EngineProfile, replicas: int) -> int:
     """KV blocks that one replica has in use at most where none is ever short of them, cached prompts too."""
     engine, most, besides = _engine(replace(profile, kv_blocks=UNBOUNDED_BLOCKS)), 1, 0
-    running: dict[Request, int] = {}
+    cached: dict[Request, int] = {}
+    line: deque[Request] = deque()  # in the order in which they are let in; who waits holds nothing yet
     for call in calls[::replicas]:
-        besides -= sum(running.pop(request) for request in engine.advance(call.at_s))
         request = engine.submit(call.at_s, prompt_tokens=call.to_prefill, output_tokens=call.output_tokens)
-        running[request] = -(-call.held_besides // profile.block_tokens)
-        besides += running[request]
+        cached[request] = -(-call.held_besides // profile.block_tokens)
+        line.append(request)
+        while line and line[0].state != "waiting":
+            besides += cached[line.popleft()]
+        besides -= sum(cached.pop(ended) for ended in engine.advance(call.at_s))
         most = max(most, engine.blocks.used + besides)
     return most
 

@@ -77,6 +77,14 @@ def test_what_is_cached_holds_kv_room_as_long_as_its_call_runs() -> None:
     assert peak_blocks(together, PLAIN, 1) >= 14
 
 
+def test_who_waits_in_line_holds_nothing() -> None:
+    # All come at once, and none ends before the last: a batch holds 256 of them, whoever else waits.
+    def crowd(size: int) -> list[Call]:
+        return [call(at_s, 96, 400, cached_tokens=64) for at_s in (*[0.0] * size, 20.0)]
+
+    assert peak_blocks(crowd(300), PLAIN, 1) == peak_blocks(crowd(256), PLAIN, 1) >= 256 * 7
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
