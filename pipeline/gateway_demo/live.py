@@ -210,7 +210,7 @@ async def _outcome(
         name=stack.name,
         calls=calls,
         looks=looks,
-        refused={(one.labels["lane"], one.labels["reason"]): round(one.value) for one in gate},
+        refused={(one.labels["lane"], one.labels["reason"]): round(one.value) for one in gate if one.value},
         aborts=round(_sum([one for one in engine if one.labels.get("finished_reason") == "abort"], ENDED)),
         preemptions=round(_sum(engine, PREEMPTIONS)),
         unchecked=max(unchecked, default=None),
