@@ -20,7 +20,7 @@ from pipeline.findings import Findings, Fold
 from pipeline.report import write_report
 from pipeline.split import DAY_S, Split, days, split, walk_forward
 from pipeline.train import Fitted, Progress, fit
-from serving.predictor import tightening_target
+from serving.forecast.predictor import tightening_target
 
 BUNDLE_FOLDER = "bundle"
 TICKS_FILE = "ticks.parquet"

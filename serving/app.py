@@ -15,17 +15,19 @@ from starlette.routing import Route
 from data.live import otlp
 from data.live.otlp_body import BodyError
 from models.bundle import Bundle
-from serving import api_page, control, policy, problems, signals, views
-from serving.access import Access
-from serving.bundles import Bundles
+from serving.admission.deciding import decide
+from serving.admission.refusal import refusal
 from serving.clock import Clock
-from serving.deciding import decide
+from serving.forecast.bundles import Bundles
+from serving.forecast.offered import US
 from serving.gateways import nginx
 from serving.gateways.envoy_authz import EnvoyAuthz
 from serving.gateways.leases import Leases
-from serving.key_ring import KeyRing
-from serving.limits import Limits
-from serving.messages import (
+from serving.http import api_page, control, policy, problems, signals, views
+from serving.http.access import Access
+from serving.http.key_ring import KeyRing
+from serving.http.limits import Limits
+from serving.http.messages import (
     AdmitRequest,
     AdmitResponse,
     CancelRequest,
@@ -40,12 +42,10 @@ from serving.messages import (
     SettleResponse,
     TelemetryResponse,
 )
-from serving.offered import US
-from serving.pushes import SOURCE, NotStored, Skewed
-from serving.refusal import refusal
-from serving.request_ids import RequestIds
+from serving.http.request_ids import RequestIds
 from serving.service import Service
 from serving.settings import Settings
+from serving.telemetry.pushes import SOURCE, NotStored, Skewed
 
 DESCRIPTION = """Predictive admission control for LLM serving. Ask before a request goes to the engine, settle
 when it has ended. The forecast can only tighten the rules; when it is unsure, late or broken, they decide."""

@@ -5,7 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from serving.request_ids import request_id
+from serving.http.request_ids import request_id
 
 
 class JsonLines(logging.Formatter):

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from data.schema import LANES
 from serving.controller.decision import Reason
-from serving.telemetry import FaultKind
+from serving.telemetry.rows import FaultKind
 
 DECISION_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05)
 

@@ -16,7 +16,7 @@ from models.bundle import Bundle
 from serving import logs
 from serving.app import create_app
 from serving.clock import SystemClock
-from serving.draining import Drain, Impatient
+from serving.http.draining import Drain, Impatient
 from serving.settings import Settings
 
 GRACE_S = 10

@@ -13,26 +13,27 @@ import duckdb
 from data.errors import InputError
 from data.writer import LakeWriter
 from models.bundle import Bundle
-from serving import messages, settling, views
+from serving.admission import settling
+from serving.admission.facts import facts_of
+from serving.admission.stalls import Stalls
+from serving.admission.waiting_room import WaitingRoom
 from serving.clock import Clock
 from serving.controller.decide import Controller
 from serving.controller.decision import Decision
 from serving.controller.waiting import Ticket
-from serving.elsewhere import Elsewhere
-from serving.engine import Engine
-from serving.facts import facts_of
-from serving.guard_state import load_guards, save
-from serving.metering import Meter
+from serving.forecast.guard_state import load_guards, save
+from serving.forecast.metering import Meter
+from serving.forecast.offered import Offer, OfferedLoad
+from serving.forecast.predictor import Forecasts, Predictor
+from serving.http import messages, views
 from serving.metrics import Gauges, Metrics
-from serving.offered import Offer, OfferedLoad
-from serving.predictor import Forecasts, Predictor
-from serving.pushes import Pushes
-from serving.recording import Recording, recent_requests
-from serving.scraping import Scraping
 from serving.settings import Settings
 from serving.shared.optional import sharing_of
-from serving.stalls import Stalls
-from serving.waiting_room import WaitingRoom
+from serving.telemetry.elsewhere import Elsewhere
+from serving.telemetry.engine import Engine
+from serving.telemetry.pushes import Pushes
+from serving.telemetry.recording import Recording, recent_requests
+from serving.telemetry.scraping import Scraping
 
 START_PATIENCE_S = 10.0
 """The lake has this long to answer at the start."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from data.config import Target
 from data.errors import InputError
 from serving.controller.rules import Rules
-from serving.keys import Key
+from serving.http.keys import Key
 from serving.shared.settings import SharedSettings
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")

@@ -179,7 +179,7 @@ def serve(
     from dataclasses import replace
 
     from serving.config.mapping import read_settings
-    from serving.keys import read_keys
+    from serving.http.keys import read_keys
     from serving.server import serve as run
     from serving.settings import Settings
 

@@ -19,7 +19,7 @@ from models.guard.replay import replay, warmed
 from models.guard.score import sustained_scores
 from pipeline.split import split
 from pipeline.train import Progress, fit
-from serving.guard_state import guard_state, save
+from serving.forecast.guard_state import guard_state, save
 
 MODEL = "sim"
 TEST_FRACTION = 0.35

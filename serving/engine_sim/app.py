@@ -18,7 +18,7 @@ from data.errors import Busy
 from serving.engine_sim.lengths import OutputLengths, prefix_keys, text_tokens, words
 from serving.engine_sim.messages import Body, ChatBody, CompletionBody, Envelope, Told, usage
 from serving.engine_sim.realtime import Live, RealTime
-from serving.problems import faults
+from serving.http.problems import faults
 
 DESCRIPTION = """An engine without a model: it takes the time that a real one would, by its profile, and
 answers with words about the sea. A prompt is taken for one token for every four characters of its text; the

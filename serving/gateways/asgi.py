@@ -42,6 +42,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data.errors import InputError
 from data.live.envoy_log import CALLS
+from serving.admission.refusal import refusal
 from serving.clock import Clock, SystemClock
 from serving.controller.decision import Decision
 from serving.gateways import openai_body
@@ -56,9 +57,8 @@ from serving.gateways.request_facts import (
     admit_request,
     prompt_size,
 )
-from serving.messages import AdmitRequest
+from serving.http.messages import AdmitRequest
 from serving.metrics import counter
-from serving.refusal import refusal
 
 METRICS_PATH = "/tidegate/metrics"
 RENEWALS_PER_LEASE = 3

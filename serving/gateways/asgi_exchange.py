@@ -7,7 +7,7 @@ from typing import NamedTuple
 from starlette.types import Message, Receive, Scope
 
 from serving.gateways.usage import UsageReader
-from serving.messages import Outcome, SettleRequest
+from serving.http.messages import Outcome, SettleRequest
 
 DROPPED = b"x-llm-d-request-dropped-reason"
 

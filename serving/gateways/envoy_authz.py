@@ -28,13 +28,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data.live.envoy_log import CALLS
-from serving.deciding import decide
+from serving.admission.deciding import decide
+from serving.admission.refusal import refusal
 from serving.gateways import openai_body
 from serving.gateways.engine_headers import engine_headers
 from serving.gateways.request_facts import CONTINUATION, MAX_READ_BYTES, SOURCES, admit_request, prompt_size
-from serving.messages import OpenAIError, Refusal
+from serving.http.messages import OpenAIError, Refusal
 from serving.metrics import counter
-from serving.refusal import refusal
 from serving.service import Service
 
 PREFIX = "/gateways/envoy"

@@ -27,16 +27,16 @@ from grpc.aio import ServicerContext
 from prometheus_client import Gauge
 
 from data.errors import InputError
-from serving import keys
-from serving.access import DENIALS, KEY_HEADER
 from serving.gateways.ext_proc_messages import SERVICE, ProcessingRequest, ProcessingResponse
 from serving.gateways.request_facts import RESERVATION
 from serving.gateways.usage import UsageReader
-from serving.key_ring import KeyRing
-from serving.messages import NAME_LENGTH, Outcome, SettleRequest
+from serving.http import keys
+from serving.http.access import DENIALS, KEY_HEADER
+from serving.http.key_ring import KeyRing
+from serving.http.messages import NAME_LENGTH, Outcome, SettleRequest
 from serving.metrics import counter
-from serving.recording import Rarely
 from serving.service import Service
+from serving.telemetry.recording import Rarely
 
 DROPPED = "x-llm-d-request-dropped-reason"
 FAILED_OPEN = "x-envoy-auth-failure-mode-allowed"

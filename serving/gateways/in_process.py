@@ -15,20 +15,20 @@ from typing import Any, Protocol
 
 from data.errors import InputError
 from data.schema import LANES
-from serving import settling
+from serving.admission import settling
+from serving.admission.facts import facts_of
+from serving.admission.waiting_room import WaitingRoom
 from serving.clock import Clock
 from serving.config.mapping import read_settings
 from serving.controller.decide import Controller
 from serving.controller.decision import Decision
 from serving.controller.waiting import Ticket
-from serving.engine import Engine
-from serving.facts import facts_of
-from serving.messages import AdmitRequest, SettleRequest
+from serving.http.messages import AdmitRequest, SettleRequest
 from serving.metrics import Gauges, Metrics
-from serving.scraping import Scraping
 from serving.settings import Settings
 from serving.shared.optional import sharing_of
-from serving.waiting_room import WaitingRoom
+from serving.telemetry.engine import Engine
+from serving.telemetry.scraping import Scraping
 
 _YES, _NO = ("1", "true", "yes"), ("0", "false", "no", "")
 

@@ -34,9 +34,10 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import Counter, Gauge
 
 from data.live.envoy_log import CALLS
+from serving.admission.deciding import decide
+from serving.admission.refusal import refusal
 from serving.controller.decision import Decision
 from serving.controller.lanes import REFERENCE_PROMPT_TOKENS
-from serving.deciding import decide
 from serving.gateways import openai_body
 from serving.gateways.engine_headers import engine_headers
 from serving.gateways.leases import Leases
@@ -49,9 +50,8 @@ from serving.gateways.request_facts import (
     over_zero,
     prompt_size,
 )
-from serving.messages import Outcome, SettleRequest
+from serving.http.messages import Outcome, SettleRequest
 from serving.metrics import counter
-from serving.refusal import refusal
 from serving.service import Service
 
 PREFIX = "/gateways/nginx"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from serving.messages import MAX_TOKENS, Name
+from serving.http.messages import MAX_TOKENS, Name
 
 BYTES_PER_TOKEN = 4
 MAX_ANSWERS = 128

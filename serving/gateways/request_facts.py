@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, get_args
 
 from serving.controller.lanes import REFERENCE_PROMPT_TOKENS
 from serving.gateways import openai_body
-from serving.messages import MAX_RETRIES, MAX_TOKENS, AdmitRequest, Lane
+from serving.http.messages import MAX_RETRIES, MAX_TOKENS, AdmitRequest, Lane
 
 RESERVATION = "x-tidegate-reservation-id"
 PROMPT_TOKENS = "x-tidegate-prompt-tokens"

@@ -10,7 +10,7 @@ token for each event that carries output. Engines that put several tokens into a
 import json
 from typing import Any, NamedTuple
 
-from serving.messages import MAX_TOKENS
+from serving.http.messages import MAX_TOKENS
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line of an event stream is skipped."""

@@ -8,7 +8,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from data.errors import InputError
-from serving.keys import private_text
+from serving.http.keys import private_text
 from serving.shared.settings import SharedSettings
 
 PASSWORD = "TIDEGATE_SHARED_PASSWORD"  # the variable's name, no password

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message
 from serving.clock import SystemClock
 from serving.gateways.asgi import TidegateMiddleware
 from serving.gateways.in_process import Configuration
-from serving.messages import AdmitRequest, AdmitResponse
+from serving.http.messages import AdmitRequest, AdmitResponse
 
 OVERHEAD_TARGET_US, THROUGHPUT_TARGET, P99_TARGET_MS = 60.0, 0.8, 5.0
 RATE_PER_S = 1_000

@@ -14,8 +14,8 @@ import yaml
 from fastapi import FastAPI
 
 from serving.config.mapping import read_settings
-from serving.keys import parse
-from serving.signals import Forecast, Now
+from serving.http.keys import parse
+from serving.http.signals import Forecast, Now
 from tests.deploy import crds
 
 VERSIONS = ("1.27", "1.30", "1.33", kubernetes_validate.latest_version())

@@ -13,10 +13,10 @@ import yaml
 from fastapi import FastAPI
 from prometheus_client import generate_latest
 
-from serving import signals
 from serving.gateways.asgi import TidegateMiddleware
 from serving.gateways.envoy_proc import ExternalProcessor
 from serving.gateways.in_process import Configuration
+from serving.http import signals
 from tests.deploy import crds
 from tests.deploy.asked import expressions, panels, rules
 

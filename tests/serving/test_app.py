@@ -18,9 +18,9 @@ from models.guard.tripwire import BLOCK_TICKS
 from serving.app import create_app
 from serving.clock import ManualClock
 from serving.controller.rules import Rules
+from serving.forecast.tally import Outcomes
 from serving.service import Service
 from serving.settings import Settings
-from serving.tally import Outcomes
 
 EPOCH_US = 1_700_000_000_000_000
 RULES = Rules(capacity_tokens=100_000)

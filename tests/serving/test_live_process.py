@@ -19,7 +19,7 @@ import pytest
 
 from models.bundle import MANIFEST_FILE, MODEL_FILE, Bundle
 from models.guard.guard import Guard
-from serving.guard_state import guard_state, save
+from serving.forecast.guard_state import guard_state, save
 
 EDGE, OPS = "edge-" + "e" * 40, "ops-" + "o" * 40
 FOLDER = Callable[[float | None], Path]
@@ -265,7 +265,7 @@ def test_a_head_that_never_ends_is_hung_up_on_and_others_are_served(
 
     import uvicorn
 
-    from serving import draining
+    from serving.http import draining
     from serving.app import create_app
     from serving.clock import SystemClock
     from serving.settings import Settings

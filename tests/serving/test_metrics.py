@@ -5,8 +5,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from data.schema import LANES
 from serving.controller.decision import Reason
 from serving.metrics import Metrics, counter
-from serving.recording import COLUMNS
-from serving.telemetry import FaultKind
+from serving.telemetry.recording import COLUMNS
+from serving.telemetry.rows import FaultKind
 
 
 def test_what_is_unknown_is_left_out_and_never_zero() -> None:

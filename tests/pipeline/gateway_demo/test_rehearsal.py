@@ -10,7 +10,7 @@ from models.bundle import Bundle
 from models.guard.guard import Guard
 from models.guard.replay import replay, warmed
 from pipeline.gateway_demo.rehearsal import MODEL, Rehearsal, hand_over, recall, without_forecast, workload
-from serving.guard_state import load_guards
+from serving.forecast.guard_state import load_guards
 from tests.noise_bundle import noise_model, write_noise_bundle
 
 GAP_S, TEST_S, END_S, SHIFT_S = 3_600, 7_200, 12_000, 1_700_000_000

@@ -27,7 +27,7 @@ from serving.gateways import asgi
 from serving.gateways.asgi import TidegateMiddleware
 from serving.gateways.asgi_degrade import DegradeMiddleware
 from serving.gateways.in_process import Configuration, RulesAlone
-from serving.messages import AdmitRequest, SettleRequest
+from serving.http.messages import AdmitRequest, SettleRequest
 from serving.service import Service
 from serving.settings import Settings
 from tests.serving.live_apps import running, until

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from serving.gateways.asgi_exchange import Answer, Replay
-from serving.messages import Outcome
+from serving.http.messages import Outcome
 
 
 def requests(parts: list[bytes]) -> list[Message]:

@@ -27,8 +27,8 @@ from serving.clock import ManualClock
 from serving.controller.degradation import DegradationRules
 from serving.controller.rules import Rules
 from serving.gateways.asgi_degrade import DegradeMiddleware
-from serving.keys import parse
-from serving.messages import AdmitRequest, SettleRequest
+from serving.http.keys import parse
+from serving.http.messages import AdmitRequest, SettleRequest
 from serving.settings import Settings
 from tests.serving.live_apps import running, until
 

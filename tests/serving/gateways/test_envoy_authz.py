@@ -12,7 +12,7 @@ from serving.app import create_app
 from serving.clock import ManualClock
 from serving.controller.rules import Rules
 from serving.gateways.request_facts import MAX_READ_BYTES, deadline_ms
-from serving.messages import MAX_TOKENS, AdmitRequest
+from serving.http.messages import MAX_TOKENS, AdmitRequest
 from serving.settings import Settings
 
 TRUSTED = {

@@ -10,9 +10,9 @@ import pytest
 from data.errors import InputError
 from models.bundle import Bundle
 from serving.clock import ManualClock
-from serving.key_ring import KeyRing
-from serving.keys import parse
-from serving.messages import AdmitRequest
+from serving.http.key_ring import KeyRing
+from serving.http.keys import parse
+from serving.http.messages import AdmitRequest
 from serving.server import check_ext_proc, listen
 from serving.service import Service
 from serving.settings import Settings

@@ -9,7 +9,7 @@ from serving.controller.decide import Controller
 from serving.controller.decision import RequestFacts
 from serving.controller.rules import Rules
 from serving.gateways.in_process import Configuration, RulesAlone, build, from_environment, jobs
-from serving.messages import AdmitRequest, SettleRequest
+from serving.http.messages import AdmitRequest, SettleRequest
 from serving.settings import Settings
 
 

@@ -7,7 +7,7 @@ from models.bundle import Bundle
 from serving.clock import ManualClock
 from serving.controller.rules import Rules
 from serving.gateways.leases import Leases
-from serving.messages import AdmitRequest, SettleRequest
+from serving.http.messages import AdmitRequest, SettleRequest
 from serving.service import Service
 from serving.settings import Settings
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.gateways.openai_body import Asked, read
-from serving.messages import AdmitRequest
+from serving.http.messages import AdmitRequest
 
 
 def asked(**body: object) -> Asked:

@@ -1,0 +1,1 @@
+"""Around the routes: who may call, bounds, messages, errors, and what the service shows of itself."""
