@@ -97,6 +97,7 @@ NAMES: tuple[str, ...] = (
     *(f"{wave}_hour_{k}" for k in HOUR_WAVES for wave in ("sin", "cos")),
 )
 """Every feature in the order of its column."""
+_LOAD, _LINE = NAMES.index("load_lag_0_s"), NAMES.index("line")
 
 SPEC_HASH = hashlib.sha256(("2\n" + "\n".join(NAMES)).encode()).hexdigest()[:16]
 """Names this list; the number in front changes when a definition does and its name does not."""
@@ -242,6 +243,11 @@ def _tenant_columns(told: NDArray[np.int64]) -> NDArray[np.float64]:
     work, heaviest, few, squares, new = told.astype(np.float64)
     some = np.maximum(work, 1.0)
     return np.stack([heaviest / some, few / some, squares / np.square(some), np.log1p(new)])
+
+
+def over_line(features: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Whether the load of the last 10 s, as far as it is known, is a burst's already, (n,); no where NaN."""
+    return np.asarray(features[:, _LOAD] > features[:, _LINE])
 
 
 def _due_columns(

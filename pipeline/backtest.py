@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.errors import InputError
 from data.readers import Trace
-from features.windows import NAMES
+from features.windows import NAMES, over_line
 from models.examples import TraceExamples, prepare
 from models.forecaster import Settings as ForecasterSettings
 from pipeline import scoring
@@ -125,14 +125,16 @@ def tick_table(
     """One row a test tick.
 
     p_onset is the probability of an onset within 60 s; score and threshold, which decide, stand as
-    probabilities as well.
+    probabilities as well. An alarm asks for no tightening while the load is that of a burst already.
     """
     ticks, guarded = prepared.ticks.select(test), forecaster.guarded
-    known_baseline = np.exp(prepared.examples.features[test, NAMES.index("baseline")].astype(np.float64))
+    features = prepared.examples.features[test]
+    known_baseline = np.exp(features[:, NAMES.index("baseline")].astype(np.float64))
+    tightens = guarded.alarm & ~over_line(features)
     highest = fitted.peak_load[test, -1]
     tightening = [
-        tightening_target(float(peak), float(level)) if alarm else 0.0
-        for alarm, peak, level in zip(guarded.alarm, highest, known_baseline, strict=True)
+        tightening_target(float(peak), float(level)) if ahead else 0.0
+        for ahead, peak, level in zip(tightens, highest, known_baseline, strict=True)
     ]
     return pl.DataFrame(
         {

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.ticks import TICK_S, WARMUP_S
-from features.windows import NAMES
+from features.windows import NAMES, over_line
 from models.bundle import Forecast, Manifest
 from models.guard.guard import Guard
 from models.guard.score import next_score
@@ -221,10 +221,10 @@ class Predictor:
             return
         self.seen = seen = self._look(t_s, features)
         self.meter.tick(t_s, seen.alarm, seen.alarm or tightened)
-        if seen.alarm and seen.peak_load is not None and seen.baseline is not None:
+        self._target = 0.0
+        # A burst that is here is the rules' own: tightened on, they would refuse what they could serve.
+        if seen.alarm and seen.peak_load is not None and seen.baseline and not over_line(features[None])[0]:
             self._target = tightening_target(seen.peak_load["p90"], seen.baseline)
-        else:
-            self._target = 0.0
 
     def _look(self, t_s: int, features: NDArray[np.float32]) -> Seen:
         at_us = (self.offered.origin_us or 0) + t_s * US

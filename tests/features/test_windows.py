@@ -22,6 +22,7 @@ from features.windows import (
     cycle_ticks,
     day_before,
     line_of,
+    over_line,
     usual_of,
 )
 from tests.features.frames import frame, random_frame
@@ -169,3 +170,9 @@ def test_the_usual_load_is_the_median_or_the_last_two_minutes():
     sums[CHANNELS.index("work"), WINDOWS_S.index(120)] = [60_000, 6_000]
     level = np.array([[900.0, 900.0], [400.0, 400.0]])
     assert usual_of(level, sums, np.array([3_600, 60])).tolist() == [500.0, 400.0]
+
+
+def test_a_load_is_over_the_line_while_it_is_a_bursts_and_not_where_it_is_unknown():
+    prompts = {"prompt_tokens": [100] * 1_000 + [3_000]}
+    over = over_line(batch_features(frame([*range(1_000), 800.5], prompts)))
+    assert set(np.flatnonzero(over) * TICK_S) == {805, 810}

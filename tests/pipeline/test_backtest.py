@@ -93,7 +93,12 @@ def test_an_alarm_stands_over_the_threshold_and_tightens(run: Run) -> None:
     calm = run.result.ticks.filter(pl.col("alarm") == 0)
     assert alarms.height > 10
     assert (alarms["score"] > alarms["threshold"]).all()
-    assert alarms["tightening"].is_between(0.3, 1.0).all()
+    ahead = alarms.filter(pl.col("load") < 1.5 * pl.col("baseline"))
+    assert ahead.height > 5
+    assert ahead["tightening"].is_between(0.3, 1.0).all()
+    begun = alarms.filter(pl.col("tightening") == 0.0)
+    assert begun.height > 0
+    assert (begun["load"] > begun["baseline"]).all()
     assert (calm["tightening"] == 0.0).all()
 
 

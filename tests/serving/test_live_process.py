@@ -265,9 +265,9 @@ def test_a_head_that_never_ends_is_hung_up_on_and_others_are_served(
 
     import uvicorn
 
-    from serving.http import draining
     from serving.app import create_app
     from serving.clock import SystemClock
+    from serving.http import draining
     from serving.settings import Settings
 
     monkeypatch.setattr(draining, "HEADERS_S", 0.2)

@@ -127,6 +127,19 @@ def test_an_alarm_tightens_ahead_and_releases_after() -> None:
     assert scene.state == "active"
 
 
+def test_an_alarm_whose_burst_has_begun_leaves_it_to_the_rules() -> None:
+    scene = warm(lambda call: 0.9)
+    scene.run(TICK_S)
+    assert (scene.predictor.seen.alarm, scene.target) == (True, 1.0)
+
+    for _ in range(40):
+        scene.arrive(scene.clock.wall_us())
+    scene.run(TICK_S)
+    assert (scene.predictor.seen.alarm, scene.target) == (True, 0.0)  # 5 times as much in the last 10 s
+    scene.run(2 * TICK_S)
+    assert (scene.predictor.seen.alarm, scene.target) == (True, 1.0)
+
+
 def test_before_an_hour_of_traffic_the_forecast_is_shown_and_does_not_tighten() -> None:
     scene = Scene(lambda call: 0.99)
     assert scene.state == "late"

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from models.bundle import Bundle
-from serving.http.api_page import fields, page
 from serving.app import create_app
 from serving.clock import SystemClock
+from serving.http.api_page import fields, page
 from serving.settings import Settings
 from tests.serving.live_apps import running
 
