@@ -33,11 +33,7 @@ def score(calls: pl.DataFrame, targets_s: Mapping[str, float], speed: float = 1.
     the first call that was due to the last. Quantiles of lanes that served nothing are null.
     """
     span_s = max(1.0, float(calls.select(pl.col("at_s").max() - pl.col("at_s").min()).item()) * speed)
-    ttft_s = (pl.col("first_token_s") - pl.col("sent_s")) * speed
-    marked = calls.with_columns(
-        ttft_s=pl.when(pl.col("end") == "served").then(ttft_s),
-        target_s=pl.col("lane").replace_strict(targets_s, return_dtype=pl.Float64),
-    ).with_columns(good=(pl.col("ttft_s") <= pl.col("target_s")).fill_null(False))
+    marked = calls.with_columns(ttft_s=_ttft_s(speed), good=good(targets_s, speed))
     numbers = [
         pl.len().alias("offered"),
         *((pl.col("end") == end).sum().alias(end) for end in ("served", "refused", "overloaded", "failed")),
@@ -54,7 +50,19 @@ def score(calls: pl.DataFrame, targets_s: Mapping[str, float], speed: float = 1.
     return pl.concat([lanes, marked.select(pl.lit("all").alias("lane"), *numbers)])
 
 
+def good(targets_s: Mapping[str, float], speed: float = 1.0) -> pl.Expr:
+    """Whether a call was served with its first token within its lane's target."""
+    target_s = pl.col("lane").replace_strict(targets_s, return_dtype=pl.Float64)
+    return (_ttft_s(speed) <= target_s).fill_null(value=False)
+
+
 def lateness_s(calls: pl.DataFrame) -> float:
     """Seconds that the player itself was late with one in a hundred calls or more: its own part in delays."""
     late_s = calls.select((pl.col("sent_s") - pl.col("at_s")).quantile(0.99, "linear")).item()
     return float(late_s)
+
+
+def _ttft_s(speed: float) -> pl.Expr:
+    """Time to first token of a call that was served; null of any other."""
+    waited_s = (pl.col("first_token_s") - pl.col("sent_s")) * speed
+    return pl.when(pl.col("end") == "served").then(waited_s)

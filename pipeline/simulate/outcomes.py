@@ -9,21 +9,10 @@ import polars as pl
 
 from features.ticks import HORIZON_S, TICK_S
 from models.guard.intervals import Blocks, Estimate
-from pipeline.play.score import score
+from pipeline.play.score import SEEN_SCHEMA, good, score
 from pipeline.simulate.calls import Call
 
-SCHEMA = {
-    "lane": pl.String(),
-    "at_s": pl.Float64(),
-    "sent_s": pl.Float64(),
-    "first_token_s": pl.Float64(),
-    "ended_s": pl.Float64(),
-    "output_tokens": pl.Int64(),
-    "tries": pl.Int64(),
-    "refusals": pl.Int64(),
-    "restrained_s": pl.Float64(),
-    "end": pl.String(),
-}
+SCHEMA = SEEN_SCHEMA | {"restrained_s": pl.Float64()}
 
 
 def outcomes(calls: Sequence[Call]) -> pl.DataFrame:
@@ -39,8 +28,8 @@ def outcomes(calls: Sequence[Call]) -> pl.DataFrame:
                 call.generated_tokens,
                 call.tries,
                 call.refusals,
-                call.restrained_s,
                 call.end,
+                call.restrained_s,
             )
             for call in calls
         ],
@@ -94,13 +83,6 @@ def restrained(calls: pl.DataFrame, ticks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def good(calls: pl.DataFrame, targets_s: Mapping[str, float]) -> pl.Series:
-    """Whether each call was served with its first token in time."""
-    target_s = pl.col("lane").replace_strict(targets_s, return_dtype=pl.Float64)
-    in_time = (pl.col("first_token_s") - pl.col("sent_s") <= target_s).fill_null(value=False)
-    return calls.select((pl.col("end") == "served") & in_time).to_series()
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One arm less the other, as shares of calls that were good, and the good ones over the other's."""
@@ -121,7 +103,9 @@ def differences(
         seed: of the draws.
 
     """
-    good_ours, good_theirs = (good(calls, targets_s).to_numpy().astype(np.int64) for calls in (ours, theirs))
+    good_ours, good_theirs = (
+        calls.select(good(targets_s)).to_series().to_numpy().astype(np.int64) for calls in (ours, theirs)
+    )
     at_s, lane = ours["at_s"].to_numpy().astype(np.int64), ours["lane"].to_numpy()
     blocks = Blocks(at_s, seed=seed)
     found = {}

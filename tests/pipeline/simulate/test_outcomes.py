@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.schema import LANES
+from pipeline.play.score import good
 from pipeline.simulate.calls import Call
-from pipeline.simulate.outcomes import by_lane, differences, good, outcomes, restrained
+from pipeline.simulate.outcomes import by_lane, differences, outcomes, restrained
 from tests.pipeline.simulate.samples import call, ticks
 
 TARGETS_S = {"premium": 0.2, "standard": 0.8, "batch": 5.0}
@@ -140,7 +141,7 @@ def test_a_target_that_is_met_to_the_moment_is_met_and_what_is_not_served_is_nev
         ended(0.0, "batch", "failed", 0.1),
         ended(0.0, "batch", "refused", None),
     ]
-    assert good(outcomes(calls), TARGETS_S).to_list() == [True, False, False, False, False]
+    assert outcomes(calls).select(good(TARGETS_S)).to_series().to_list() == [True, False, False, False, False]
 
 
 def test_only_a_negative_tick_restrains_falsely() -> None:
